@@ -21,7 +21,7 @@ from benchmarks.report import machine
 from einsql.ir.einsum.graph import Node
 from einsql.optimizer import optimize
 from einsql.optimizer.decomposition import decompose
-from einsql.optimizer.placement.placement import place
+from einsql.optimizer.lowering.graph_program import site_program
 from einsql.planner.queries import query_binder
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
@@ -78,7 +78,7 @@ def prepared(layers: int, rounds: int) -> tuple[Node, dict[str, float]]:
 def planned(root: Node, sites: int, strategy: str, rounds: int) -> Plan:
     """One plan."""
     cut, cutting = timed(lambda: decompose(root, sites=sites, strategy=strategy), rounds)
-    placed, placing = timed(lambda: place(root, cut=cut), rounds)
+    placed, placing = timed(lambda: site_program(root, cut=cut), rounds)
     return Plan(cut.floats, placed.bytes_sent, cutting, placing)
 
 

@@ -22,7 +22,7 @@ from einsql.core.units import duration
 from einsql.ir.einsum.graph import Node
 from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Floats, Seconds, decompose
-from einsql.optimizer.placement.placement import place
+from einsql.optimizer.lowering.graph_program import site_program
 from einsql.optimizer.simulation.prediction import predict
 from einsql.optimizer.simulation.rounds import DIRECT, TREES_AND_RINGS
 from einsql.optimizer.simulation.simulation import Simulation, simulate
@@ -62,7 +62,7 @@ def played(root: Node, strategy: str, cluster: Topology, known: dict[str, Progra
     if program is None:
         objective = Seconds(share, SITES) if seconds else Floats()
         cut = decompose(root, sites=SITES, strategy=name, objective=objective)
-        program = place(root, cut=cut)
+        program = site_program(root, cut=cut)
         if not seconds:
             known[strategy] = program
     simulation, taken = timed(lambda: simulate(program, MACHINE, cluster, DIRECT), 2)

@@ -33,8 +33,8 @@ class Mesh:
 
     Attributes:
         axes: The name and the size of each axis.
-        sites: The distinct sites of the mesh points, the last axis fastest; None for the sites
-            from 0 in this order.
+        sites: The site of each mesh point, the last axis fastest; None for the sites from 0 in
+            this order. Several points may have one site.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -43,7 +43,7 @@ class Mesh:
     def __post_init__(self) -> None:
         sites = self.sites
         if sites is not None:
-            if len(set(sites)) < len(sites) or len(sites) != prod(self.shape):
+            if len(sites) != prod(self.shape):
                 raise ProgrammingError(
                     f"A mesh of {prod(self.shape)} points cannot have the sites {sites}"
                 )
@@ -55,6 +55,11 @@ class Mesh:
         """The mesh with axes r0, r1, … of the given sizes."""
         axes = tuple((f"r{n}", size) for n, size in enumerate(shape))
         return cls(axes, None if sites is None else tuple(sites))
+
+    @property
+    def repeats(self) -> bool:
+        """True if a site has several points."""
+        return self.sites is not None and len(set(self.sites)) < len(self.sites)
 
     @property
     def shape(self) -> tuple[int, ...]:

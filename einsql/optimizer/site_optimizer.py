@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from einsql.ir.einsum.graph import Roots
+from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Decomposition, Objective, Seconds, decompose
 from einsql.optimizer.decomposition.alternatives import Alternatives
@@ -24,13 +26,15 @@ from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
 from einsql.optimizer.decomposition.problem import problem_of, with_published
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
 from einsql.optimizer.decomposition.schedules import Schedule, Schedules
+from einsql.optimizer.lowering.graph_program import graph_program
+from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
 from einsql.optimizer.placement.placement import place
 from einsql.optimizer.simulation.prediction import predict
 
 MOST_PLACED = 3
 """The maximum of alternatives of a statement that are placed; each takes as long as the first."""
-MOST_STEPS = 1024
-"""The maximum of program steps of these alternatives together, except that one is always placed."""
+MOST_OPERATIONS = 512
+"""The maximum of operations of these alternatives together, except that one is always placed."""
 SLACK = 1.1
 """The factor by which the estimate of an alternative may exceed that of the cut, in seconds.
 
@@ -65,12 +69,14 @@ class SitePlan:
 
     Attributes:
         cut: The cuts.
+        plan: The plan of the implementation algebra.
         program: The program of the sites.
         trace: The rules that changed a cut, in order.
         implied: The rules whose outcome the cuts imply, with the operations.
     """
 
     cut: Decomposition
+    plan: PhysicalPlan
     program: Program
     trace: tuple[CutStep, ...]
     implied: tuple[tuple[CutRule, tuple[str, ...]], ...]
@@ -101,10 +107,29 @@ def plan_sites(
     cut = decompose(
         *roots, sites=sites, strategy=strategy, objective=objective, disabled=disabled, pins=pins
     )
-    improving = _Improving(roots, cut, objective, disabled, pins)
-    if cut.strategy == "eindecomp":
-        improving.apply_rules()
-    return improving.plan()
+    with remembering():
+        improving = _Improving(roots, cut, objective, disabled, pins)
+        if cut.strategy == "eindecomp":
+            improving.apply_rules()
+        return improving.plan()
+
+
+class _Sited:
+    """A cut graph and its placement; the plan and the program are computed on demand."""
+
+    def __init__(self, roots: Roots, cut: Decomposition) -> None:
+        self._roots, self.cut = roots, cut
+        self.placed = place(*roots, cut=cut)
+
+    @cached_property
+    def plan(self) -> PhysicalPlan:
+        """The plan of the implementation algebra."""
+        return physical_plan(*self._roots, cut=self.cut, placed=self.placed)
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of the sites."""
+        return graph_program(self.plan)
 
 
 class _Improving:
@@ -122,31 +147,31 @@ class _Improving:
         self.sites = cut.sites
         self.problem = problem_of(*roots, sites=cut.sites, disabled=disabled)
         self.published = with_published(self.problem)
-        self.best = cut, place(*roots, cut=cut)
+        self.best = _Sited(roots, cut)
         self.trace: list[CutStep] = []
 
     def plan(self) -> SitePlan:
         """The best plan so far."""
-        cut, program = self.best
+        best = self.best
         implied_by: dict[CutRule, list[str]] = {}
         for v, s in zip(self.problem.vertices, self._schedules(), strict=True):
             for rule in rules_of(v.roles, s.vector) if v.computes else ():
                 implied_by.setdefault(rule, []).append(v.name)
         rules = tuple((rule, tuple(names)) for rule, names in implied_by.items())
-        return SitePlan(cut, program, tuple(self.trace), rules)
+        return SitePlan(best.cut, best.plan, best.program, tuple(self.trace), rules)
 
     def apply_rules(self) -> None:
         """Places the cheapest alternatives, and keeps those that are cheaper."""
-        if self.best[1].bytes_sent == 0:
+        if self.best.placed.bytes_sent == 0:
             return
         alternatives = sorted(self._alternatives(), key=lambda a: a.estimate)
-        count = max(1, min(MOST_PLACED, MOST_STEPS // len(self.best[1].steps)))
+        count = max(1, min(MOST_PLACED, MOST_OPERATIONS // len(self.best.placed.choices)))
         for alternative in alternatives[:count]:
             self._try(alternative)
 
     def _schedules(self) -> Schedules:
         """The schedules of the best cuts."""
-        cuts = iter(self.best[0].cuts)
+        cuts = iter(self.best.cut.cuts)
         schedules: Schedules = []
         for v in self.problem.vertices:
             if v.stored:
@@ -157,7 +182,7 @@ class _Improving:
         return schedules
 
     def _try(self, alternative: _Alternative) -> None:
-        cut, program = self.best
+        before = self.best
         schedules = self._schedules()
         first = alternative.vertices[0]
         old = schedules[first].vector
@@ -167,16 +192,16 @@ class _Improving:
             self.published,
             schedules,
             self.sites,
-            cut.strategy,
+            before.cut.strategy,
             self.objective,
             self.pins,
-            cut.notice,
+            before.cut.notice,
         )
-        placed = place(*self.roots, cut=new)
-        if placed.bytes_sent >= program.bytes_sent:
+        after = _Sited(self.roots, new)
+        if after.placed.bytes_sent >= before.placed.bytes_sent:
             return  # the rules are about moves, and a prediction takes longer than a placement
-        if self._measure(new, placed) < self._measure(cut, program):
-            self.best = new, placed
+        if self._measure(after) < self._measure(before):
+            self.best = after
             v = self.problem.vertices[first]
             self.trace.append(
                 CutStep(
@@ -184,16 +209,17 @@ class _Improving:
                     tuple(self.problem.vertices[n].name for n in alternative.vertices),
                     dict(zip(v.labels, old.tolist(), strict=True)),
                     dict(zip(v.labels, alternative.vector.tolist(), strict=True)),
-                    program.bytes_sent,
-                    placed.bytes_sent,
+                    before.placed.bytes_sent,
+                    after.placed.bytes_sent,
                 )
             )
 
-    def _measure(self, cut: Decomposition, program: Program) -> tuple[float, float]:
+    def _measure(self, sited: _Sited) -> tuple[float, float]:
         """The cost of a plan: EinDecomp's floats, or seconds of the placed program; then bytes."""
+        nbytes = sited.placed.bytes_sent
         if isinstance(self.objective, Seconds):
-            return sum(predict(program, self.objective.machine).seconds), program.bytes_sent
-        return round(cut.cost), program.bytes_sent
+            return sum(predict(sited.program, self.objective.machine).seconds), nbytes
+        return round(sited.cut.cost), nbytes
 
     def _alternatives(self) -> Iterator[_Alternative]:
         """For each contraction and rule the best other vector by the estimate."""

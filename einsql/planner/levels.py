@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from einsql.core.settings import Settings
 from einsql.engine.step import Tick
 from einsql.ir.einsum.graph import EinSum, walk
-from einsql.ir.ia.typing import remembering
+from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import Program
 from einsql.ir.tra import plan as ra
 from einsql.optimizer.decomposition import Decomposition
 from einsql.optimizer.lowering.program import lowered
-from einsql.optimizer.placement.physical import physical_plan
-from einsql.optimizer.placement.placement import placed
 from einsql.optimizer.tra import RULES, Costs, Implemented, search, translate
 from einsql.optimizer.tra.lower import lower
 from einsql.planner.plan import Plan
@@ -72,9 +70,8 @@ class Levels:
 
     def _placed(self, plan: Plan, cut: Decomposition) -> dict[str, Implemented]:
         """The plans that the program of the sites runs; Table 1 gives the first ones."""
-        roots = plan.optimized.roots
-        _, placement = placed(*roots, cut=cut)
-        plans = physical_plan(roots, placement, cut.sites)
+        assert plan.site_plan is not None
+        plans = plan.site_plan.plan.roots
         implemented: dict[str, Implemented] = {}
         with remembering():
             for (title, relation), node in zip(self.tra.items(), plans, strict=True):

@@ -108,9 +108,11 @@ def test_layouts_are_laws_of_sites() -> None:
     for shape, placed in (((3, 3), (cyclic(0), cyclic(1))), ((1,), (cyclic(0),)), ((2,), ())):
         with pytest.raises(ProgrammingError):
             holders((4, 4), Layout(Mesh.of(shape), placed), 8)
-    for sites in ((0, 0), (0, 1, 2)):
-        with pytest.raises(ProgrammingError):
-            Mesh.of((2,), sites)
+    with pytest.raises(ProgrammingError):
+        Mesh.of((2,), (0, 1, 2))
+    # A site may have several points. It has one copy of what these points replicate.
+    several = Mesh.of((2, 2), (0, 1, 1, 1))
+    assert holders((2,), Layout(several, (Shard(0), Replicate())), 2) == [[0, 1], [1, -1]]
 
 
 def cyclic(key: int) -> Shard:

@@ -10,11 +10,13 @@ import numpy as np
 from einsql.core.tables import Table
 from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr
+from einsql.ir.einsum.structure import structure
 from einsql.ir.ia.kernel_laws import distributes, is_linear
 from einsql.ir.ia.physical_schema import Parts, PhysicalSchema
 from einsql.ir.ia.placement import Group, recognized, replicates, sharing
-from einsql.ir.ia.typing import Law, chained, merged, remembered, renamed
-from einsql.ir.layout import Layout, Mesh, Partial, Replicate, Shard
+from einsql.ir.ia.typing import Law, chained, merged, renamed
+from einsql.ir.layout import Layout, Mesh, Partial, Replicate, Scattered, Shard, Single
+from einsql.ir.remembered import recalled, remembered
 from einsql.ir.tra import kernel_typing
 from einsql.ir.tra.block_schema import Domain, codes, every_key, match_rows, over_keys, shown
 
@@ -86,6 +88,19 @@ def cells_joined(
         IntegrityError: An operand lacks an array at the site of a cell that reads it.
         ProgrammingError: The kernel, the domain or an operand do not fit.
     """
+    cuts = kernel_typing.placed_domain(kernel, domain)
+    linear = any(s.parts is not None for s in sources) and is_linear(kernel)
+    key = ("cells", tuple(sources), tuple(places), structure(kernel), linear, cuts, layout)
+    return recalled(key, lambda: _cells_joined(sources, places, kernel, domain, layout))
+
+
+def _cells_joined(
+    sources: Sequence[PhysicalSchema],
+    places: Places,
+    kernel: EinSum,
+    domain: Domain,
+    layout: Layout,
+) -> PhysicalSchema:
     _check_parts(sources, (kernel,))
     mesh = layout.mesh
     for source, own in zip(sources, places, strict=True):
@@ -215,6 +230,10 @@ def _law(matches: _Matches, layouts: Sequence[Layout], axis: int) -> Law:
         if len(set(entries)) > 1:
             raise _missing("Operands are partial along different axes of the grid.")
         return entries[0]
+    if any(isinstance(e, Single) for e in entries):
+        if any(isinstance(entries[n], Shard | Scattered) for n in cut):
+            raise _missing("An operand is at the first sites of an axis of the grid only.")
+        return Single()
     laws = {_law_of_matches(layouts[n], axis, matches.places[n]) for n in cut}
     (first, *others) = cut
     if None in laws or len(laws) > 1:

@@ -7,8 +7,10 @@ and the moved bytes are known exactly before a plan runs. Several arrays under o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from einsql.ir.ia.placement import coordinate
 from einsql.ir.layout import Layout, Partial, Replicate, Single
 from einsql.ir.tra.block_schema import BlockSchema
 from einsql.ir.tra.kernels import Merge
+
+T = TypeVar("T")
 
 GREATEST_CACHED = 1 << 16
 """The maximum of sites in an array that a type keeps, half a megabyte: a search has many types."""
@@ -80,7 +84,7 @@ class PhysicalSchema:
     layout: Layout
     sites: int
     parts: Parts | None = None
-    _derived: dict[str, np.ndarray | int] = field(init=False, repr=False, default_factory=dict)
+    _derived: dict[str, object] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         points = self.layout.mesh.points
@@ -108,6 +112,13 @@ class PhysicalSchema:
             self._derived["hash"] = hash((self.blocks, self.layout, self.sites, self.parts))
         known = self._derived["hash"]
         assert isinstance(known, int)
+        return known
+
+    def derived(self, name: str, compute: Callable[[], T]) -> T:
+        """What a function derives from the type, computed once."""
+        if name not in self._derived:
+            self._derived[name] = compute()
+        known: T = self._derived[name]  # type: ignore[assignment] # one function uses a name
         return known
 
     @property
@@ -157,16 +168,35 @@ class PhysicalSchema:
         """The sites of every copy of every part, int64 (keys, parts, copies), read-only.
 
         Keys are in the order of `blocks.each_key`. The parts of a key come first; -1 stands for
-        a part that a key lacks. The copies of a part are ascending.
+        a part that a key lacks, and for a copy whose site has another copy. The copies of a part
+        are ascending.
         """
-        known = self._derived.get("holders")
-        if not isinstance(known, np.ndarray):
-            known = self._holders()
-            if known.size <= GREATEST_CACHED:
-                self._derived["holders"] = known
-        return known
+        if self.layout.mesh.sites is None:
+            return self.points
+        return self._cached("holders", self._holders)
 
     def _holders(self) -> np.ndarray:
+        points, mesh = self.points, self.layout.mesh
+        sites = np.where(points < 0, -1, mesh.points[points])
+        if mesh.repeats:
+            sites[:, :, 1:][sites[:, :, 1:] == sites[:, :, :-1]] = -1
+        sites.flags.writeable = False
+        return sites
+
+    @property
+    def points(self) -> np.ndarray:
+        """The mesh point of every copy of every part, by site; int64 as in `holders`, read-only."""
+        return self._cached("points", self._points)
+
+    def _cached(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        known = self._derived.get(name)
+        if not isinstance(known, np.ndarray):
+            known = compute()
+            if known.size <= GREATEST_CACHED:
+                self._derived[name] = known
+        return known
+
+    def _points(self) -> np.ndarray:
         mesh, placed, keys = self.layout.mesh, self.layout.placed, self.blocks.count
         point = np.zeros(keys, np.int64)
         slots, copies = np.zeros(1, np.int64), np.zeros(1, np.int64)
@@ -180,17 +210,18 @@ class PhysicalSchema:
                 point = point + offsets[self.coordinates(n)]
         if self.parts is not None and len(slots) == 1:
             slots = np.zeros(self.parts.slots, np.int64)
-        sites = np.asarray(mesh.points[point[:, None, None] + slots[:, None] + copies])
+        points = point[:, None, None] + slots[:, None] + copies
         if mesh.sites is not None:
-            sites.sort(axis=2)
+            by_site = np.argsort(mesh.points[points], axis=2, kind="stable")
+            points = np.take_along_axis(points, by_site, axis=2)
         if self.parts is not None and self.parts.present is not None:
             present = self.parts.present.array
             order = np.argsort(~present, axis=1, kind="stable")
-            sites[~present] = -1
+            points[~present] = -1
             most = max(1, int(present.sum(axis=1).max(initial=1)))
-            sites = np.asarray(np.take_along_axis(sites, order[:, :most, None], axis=1))
-        sites.flags.writeable = False
-        return sites
+            points = np.take_along_axis(points, order[:, :most, None], axis=1)
+        points.flags.writeable = False
+        return np.asarray(points)
 
     def at(self, site: int) -> np.ndarray:
         """The arrays at a site, int64 (arrays, 2).

@@ -25,12 +25,14 @@ from einsql.ir.ia import typing as ia_typing
 from einsql.ir.ia.join_typing import cells_joined, joined
 from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.placement import everywhere, spread
-from einsql.ir.ia.transfers import piece_transfers, transferred_bytes
+from einsql.ir.ia.tiles import missing
+from einsql.ir.ia.transfers import moved_elements, transferred_bytes
 from einsql.ir.ia.typing import Emit
 from einsql.ir.layout import Layout
 from einsql.ir.tra import typing as tra_typing
 from einsql.ir.tra.block_schema import Cuts, Dims, Domain
 from einsql.ir.tra.kernels import Merge, reductions
+from einsql.ir.tra.typing import by_axis
 
 Kernels = tuple[EinSum, ...]
 """A chain of kernels, applied in order; no kernel is the identity."""
@@ -48,7 +50,7 @@ class Scan:
 
     def __post_init__(self) -> None:
         blocks = tra_typing.scan_schema(self.tensor.schema, self.cuts)
-        _typed(self, PhysicalSchema(blocks, self.layout, self.sites))
+        _typed(self, ia_typing.stored(blocks, self.layout, self.sites))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,11 +88,14 @@ class Repartition:
 
     Attributes:
         part_dims: The keys that determine the sites as in a shuffle, or the layout of the result.
+        also: Other relations with parts of the same tensor. A site takes a block from one of
+            them if that has all of the block at the site.
     """
 
     source: Node
     cuts: Cuts | Dims
     part_dims: tuple[int, ...] | Layout
+    also: tuple[Node, ...] = ()
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -255,9 +260,15 @@ def spread_over(sites: int, bounds: Sequence[int], part_dims: Sequence[int]) -> 
 
 def children(node: Node) -> tuple[Node, ...]:
     """The operands, in order."""
-    if isinstance(node, Scan):
-        return ()
-    return node.sources if isinstance(node, LocalJoin) else (node.source,)
+    match node:
+        case Scan():
+            return ()
+        case LocalJoin():
+            return node.sources
+        case Repartition():
+            return (node.source, *node.also)
+        case _:
+            return (node.source,)
 
 
 def with_children(node: Node, sources: Sequence[Node]) -> Node:
@@ -267,6 +278,8 @@ def with_children(node: Node, sources: Sequence[Node]) -> Node:
     if isinstance(node, LocalJoin):
         return replace(node, sources=tuple(sources))
     assert not isinstance(node, Scan)
+    if isinstance(node, Repartition):
+        return replace(node, source=sources[0], also=tuple(sources[1:]))
     return replace(node, source=sources[0])
 
 
@@ -276,8 +289,9 @@ def operation(node: Node) -> tuple[object, ...]:
     return (kind, *(getattr(node, name) for name in _ATTRIBUTES[kind]))
 
 
+_OPERANDS = ("source", "sources", "also")
 _ATTRIBUTES = {
-    kind: tuple(f.name for f in fields(kind) if f.init and f.name not in ("source", "sources"))
+    kind: tuple(f.name for f in fields(kind) if f.init and f.name not in _OPERANDS)
     for kind in get_args(Node)
 }
 """The names of the attributes of each kind of node, without its operands and its type."""
@@ -293,9 +307,10 @@ def sends(node: Node) -> int:
     if isinstance(node, Bcast | Shuffle):
         return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):
-        width = node.schema.width
-        moved = piece_transfers(node.source.schema, node.schema, node.cuts)
-        return int(moved.volumes[moved.origin != moved.target].sum()) * width
+        source, width = node.source.schema, node.schema.width
+        if by_axis(node.cuts) is None and source.parts is None:
+            return missing(node.schema, (source, *(v.schema for v in node.also)))[0] * width
+        return moved_elements(source, node.schema, node.cuts) * width
     return 0
 
 

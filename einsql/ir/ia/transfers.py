@@ -10,6 +10,7 @@ import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
 from einsql.ir.ia.physical_schema import PhysicalSchema
+from einsql.ir.remembered import remembered
 from einsql.ir.tra.block_schema import Cuts, Dims, codes
 from einsql.ir.tra.typing import assembled, by_axis
 
@@ -64,10 +65,18 @@ class PieceTransfers:
     origin: np.ndarray
     target: np.ndarray
 
-    @property
-    def volumes(self) -> np.ndarray:
-        """The number of elements of each piece."""
-        return volumes(self.boxes)
+
+@remembered
+def moved_elements(source: PhysicalSchema, target: PhysicalSchema, cuts: Cuts | Dims) -> int:
+    """The elements that cross sites in a repartition; a site merges parts before it sends them.
+
+    The arguments are those of `piece_transfers`.
+    """
+    pieces = piece_transfers(source, target, cuts)
+    crossing = pieces.origin != pieces.target
+    ends = np.stack([pieces.old, pieces.new, pieces.origin, pieces.target], axis=1)[crossing]
+    first = np.unique(ends, axis=0, return_index=True)[1]
+    return int(volumes(pieces.boxes[crossing][first]).sum())
 
 
 def piece_transfers(

@@ -7,12 +7,8 @@ wrong results on the arrays of their sites.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -22,7 +18,8 @@ from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, relabel
 from einsql.ir.ia.kernel_laws import distributes
 from einsql.ir.ia.physical_schema import Parts, PhysicalSchema
 from einsql.ir.ia.placement import recognized
-from einsql.ir.layout import Entry, Layout, Partial, Replicate, Scattered, Shard
+from einsql.ir.layout import Entry, Layout, Partial, Replicate, Scattered, Shard, Single
+from einsql.ir.remembered import remembered
 from einsql.ir.tra import kernel_typing
 from einsql.ir.tra import typing as tra_typing
 from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, codes, over_keys, shown
@@ -31,41 +28,11 @@ from einsql.ir.tra.kernels import Merge, reductions
 Law = Entry | np.ndarray
 """The entry of a mesh axis, or int64 (keys,), the coordinates of keys without a law."""
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T", bound=Hashable)
-_KNOWN: ContextVar[dict[Hashable, Any] | None] = ContextVar("_KNOWN", default=None)
 
-
-@contextmanager
-def remembering() -> Iterator[None]:
-    """Context in which types are cached: equal types are one object, computed once.
-
-    A search builds the same operations repeatedly, in plans that differ elsewhere.
-    """
-    known = _KNOWN.get()
-    token = _KNOWN.set({} if known is None else known)
-    try:
-        yield
-    finally:
-        _KNOWN.reset(token)
-
-
-def remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Caches the results of a function of types while `remembering`."""
-
-    @wraps(function)
-    def typed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        known = _KNOWN.get()
-        if known is None:
-            return function(*args, **kwargs)
-        call = (function, args, *kwargs.items())
-        if call not in known:
-            computed = function(*args, **kwargs)
-            known[call] = known.setdefault(computed, computed)
-        result: _T = known[call]
-        return result
-
-    return typed
+@remembered
+def stored(blocks: BlockSchema, layout: Layout, sites: int) -> PhysicalSchema:
+    """The type of a stored tensor."""
+    return PhysicalSchema(blocks, layout, sites)
 
 
 # ---- repartition
@@ -288,7 +255,7 @@ def _grouped(
     for n, entry in enumerate(source.layout.placed):
         if isinstance(entry, Shard) and entry.axis in group_by:
             laws.append(replace(entry, axis=list(group_by).index(entry.axis)))
-        elif isinstance(entry, Replicate):
+        elif isinstance(entry, Replicate | Single):
             laws.append(entry)
         else:
             laws.append(Partial(", ".join(reductions(merge))))

@@ -6,12 +6,9 @@ merges partial results (SHUF and local aggregation). A step has the parameters o
 so all sites run the same program.
 
 Plans of the implementation algebra (`einsql.ir.ia`) become SPMD programs by
-`einsql.optimizer.lowering`. Placement emits the program of a graph over elements at once, because
-that takes less time; the program of its plan in the algebra has the same cells. It sends the same
-bytes, or more where an exchange takes tiles from several versions of a relation. Programs are
-costed and run, but never rewritten. Their tiles are boxes of keys. So tiles may overlap, as the
-halo of a window does, and a step moves all fields of a relation together. A block under a key is a
-tile with one key along each leading axis.
+`einsql.optimizer.lowering`. Programs are costed and run, but never rewritten. Their tiles are boxes
+of keys. So tiles may overlap, as the halo of a window does, and a step moves all fields of a
+relation together. A block under a key is a tile with one key along each leading axis.
 """
 
 from __future__ import annotations

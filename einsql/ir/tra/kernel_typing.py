@@ -15,6 +15,8 @@ from einsql.core.tables import Table
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import EinSum, Operand
+from einsql.ir.einsum.structure import structure
+from einsql.ir.remembered import recalled
 from einsql.ir.tra.block_schema import (
     BlockSchema,
     Dim,
@@ -24,7 +26,7 @@ from einsql.ir.tra.block_schema import (
     match_rows,
     shown,
 )
-from einsql.ir.tra.typing import check_cut, continuous, disjoint, distinct
+from einsql.ir.tra.typing import check_bounds, continuous, disjoint, distinct
 
 
 def join_schema(
@@ -78,14 +80,32 @@ def domain_schema(
 
     Raises:
         IntegrityError: Keys are missing, or a tile does not have the values that a cell reads.
-        ProgrammingError: A label has more parts than values, or an operand does not fit.
+        ProgrammingError: Boundaries do not cut a label, or an operand does not fit.
     """
+    cuts = placed_domain(kernel, domain)
+    key = ("domain", tuple(sources), tuple(keys), structure(kernel), cuts, only)
+    return recalled(key, lambda: _domain_schema(sources, keys, kernel, domain, only))
+
+
+def placed_domain(kernel: EinSum, domain: Domain) -> tuple[tuple[int | str, tuple[int, ...]], ...]:
+    """The domain with the positions of the labels in the kernel; unknown labels stay."""
+    at: dict[str, int] = {a.label: n for n, a in enumerate(kernel.axes)}
+    return tuple((at.get(label, label), cut) for label, cut in domain)
+
+
+def _domain_schema(
+    sources: Sequence[BlockSchema],
+    keys: Sequence[tuple[int, ...]],
+    kernel: EinSum,
+    domain: Domain,
+    only: Table | None,
+) -> BlockSchema:
     labels = tuple(label for label, _ in domain)
     for label, cut in domain:
         axis = next((a for a in kernel.axes if a.label == label), None)
         if axis is None or axis.define is not None or labels.count(label) > 1:
             raise ProgrammingError(f"Join cannot cut '{label}': a domain has distinct free labels")
-        check_cut("Join", f"'{label}'", f"{axis.extent} values", axis.extent, cut)
+        check_bounds("Join", f"'{label}'", axis.extent, cut)
     bounds = tuple(len(cut) - 1 for _, cut in domain)
     if len(sources) != len(kernel.operands):
         raise ProgrammingError(

@@ -19,6 +19,7 @@ from einsql.core.tables import Table
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.graph import Expr
 from einsql.ir.einsum.partial_states import state_fields
+from einsql.ir.remembered import remembered
 from einsql.ir.tra.block_schema import (
     BlockSchema,
     Cuts,
@@ -39,6 +40,7 @@ GREATEST_BOUND = 1 << 20
 """The maximum of values of a key dimension; no plan needs more blocks."""
 
 
+@remembered
 def scan_schema(tensor: Schema, cuts: Cuts | Dims) -> BlockSchema:
     """The blocks of a stored tensor, with a record of all its fields.
 
@@ -49,6 +51,7 @@ def scan_schema(tensor: Schema, cuts: Cuts | Dims) -> BlockSchema:
     return _cut("Scan", tensor.shape, cuts, tensor.fields)
 
 
+@remembered
 def repartition_schema(source: BlockSchema, cuts: Cuts | Dims) -> BlockSchema:
     """Π: the same tensor in other blocks.
 
@@ -99,17 +102,27 @@ def _cut(
     return BlockSchema(cut_bounds(cuts), dims, fields)
 
 
-def check_cut(what: str, axis: str, elements: str, extent: int, cut: Sequence[int]) -> None:
-    """Rejects boundaries that do not cut an axis into blocks with elements.
+def check_bounds(what: str, axis: str, extent: int, cut: Sequence[int]) -> None:
+    """Rejects boundaries that do not cut an axis; blocks may be empty.
 
     Raises:
-        ProgrammingError: The boundaries do not ascend from 0 to the extent.
+        ProgrammingError: The boundaries descend, or do not run from 0 to the extent.
     """
     blocks = sizes(cut)
     if not blocks or cut[0] != 0 or cut[-1] != extent or any(b < 0 for b in blocks):
         raise ProgrammingError(
             f"{what} cannot cut {axis} at {shown(cut)}: a cut ascends from 0 to {extent}"
         )
+
+
+def check_cut(what: str, axis: str, elements: str, extent: int, cut: Sequence[int]) -> None:
+    """Rejects boundaries that do not cut an axis into blocks with elements.
+
+    Raises:
+        ProgrammingError: The boundaries do not ascend from 0 to the extent.
+    """
+    check_bounds(what, axis, extent, cut)
+    blocks = sizes(cut)
     if len(blocks) > 1 and min(blocks) < 1:
         raise ProgrammingError(
             f"{what} cuts {axis} of {elements} into {len(blocks)} parts, "
@@ -201,6 +214,7 @@ def continuous(source: BlockSchema, what: str) -> None:
         )
 
 
+@remembered
 def aggregate_schema(source: BlockSchema, group_by: tuple[int, ...], merge: Merge) -> BlockSchema:
     """Σ: merges the records with equal grouping keys.
 

@@ -7,19 +7,24 @@ before and after a repartition becomes one completion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from einsql.core.mappings import memoized
 from einsql.errors import InternalError
-from einsql.ir.einsum.graph import EinSum
-from einsql.ir.einsum.partial_states import state_fields
+from einsql.ir.einsum.graph import EinSum, Node
+from einsql.ir.einsum.structure import structure
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.physical_schema import PhysicalSchema
+from einsql.ir.ia.tiles import missing, tiles_of
 from einsql.ir.ia.transfers import piece_transfers
-from einsql.ir.layout import Entry, Partial, Tiles
+from einsql.ir.layout import Entry, Partial, Shard, Single, Tiles
+from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import (
+    COPIES,
     Collective,
     CollectiveName,
     Complete,
@@ -31,11 +36,13 @@ from einsql.ir.spmd.program import (
     relation_of,
     tuple_bytes,
 )
+from einsql.ir.tile_transfers import same
 from einsql.ir.tra.block_schema import codes
 from einsql.ir.tra.kernel_typing import domain_cells
+from einsql.optimizer.decomposition import Decomposition
 from einsql.optimizer.lowering.tiles import Copies
 from einsql.optimizer.placement.collectives import collectives
-from einsql.optimizer.placement.layouts import lacking
+from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,154 +52,267 @@ class _Relation:
     Attributes:
         step: The number of the step.
         schema: The type of the relation.
-        numbers: int64 (keys, parts, copies), the step's tile of each copy.
+        numbers: int64 (tiles,), the step's tile of each tile of the relation; None if the tiles
+            of both are the same.
     """
 
     step: int
     schema: PhysicalSchema
-    numbers: np.ndarray
+    numbers: np.ndarray | None = None
 
-    def at(self, rows: np.ndarray, sites: np.ndarray, parts: np.ndarray) -> np.ndarray:
-        """The tile of each key and part at a site, int64 (n,)."""
-        here = self.schema.holders[rows, parts] == sites[:, None]
-        return np.asarray(self.numbers[rows, parts, here.argmax(axis=1)])
+    def tile(self, numbers: np.ndarray) -> np.ndarray:
+        """The step's tiles of some tiles of the relation."""
+        return numbers if self.numbers is None else self.numbers[numbers]
 
 
-def graph_program(roots: Sequence[ia.Node], sites: int) -> Program:
-    """The SPMD program of a plan whose joins have domains.
+def site_program(*roots: Node, cut: Decomposition) -> Program:
+    """The SPMD program of a cut graph: of its placed plan in the implementation algebra.
 
     Args:
-        roots: The root of each result.
-        sites: The number of sites.
+        roots: The roots of the graph that was cut.
+        cut: The cuts of the graph's operations.
     """
-    lowering = _GraphLowering()
-    for node in ia.walk(*roots):
-        if node.schema.blocks.fields:  # a join without operands scans a tensor without fields
-            lowering.relations[id(node)] = lowering.relation(node)
-    results = tuple(lowering.relations[id(root)].step for root in roots)
-    return Program(sites, tuple(lowering.steps), results)
+    with remembering():
+        return graph_program(physical_plan(*roots, cut=cut))
 
 
-class _GraphLowering:
+def graph_program(plan: PhysicalPlan) -> Program:
+    """The SPMD program of a plan over elements.
+
+    Operations run in the order of the graph; their operands move just before.
+    """
+    with remembering():
+        lowering = _Lowering(plan)
+        for node in ia.walk(*plan.roots):
+            if isinstance(node, ia.LocalJoin):
+                lowering.relation(node)
+        roots = tuple(lowering.relation(root).step for root in plan.roots)
+        return Program(plan.sites, tuple(lowering.steps), roots)
+
+
+class _Lowering:
     """The steps so far, and the relation of each node by its identity."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: PhysicalPlan) -> None:
         self.steps: list[Step] = []
-        self.relations: dict[int, _Relation] = {}
+        self._operations = plan.operations
+        self._relations: dict[int, _Relation] = {}
+        self._unread: dict[int, PhysicalSchema] = {}
+        """The parts of each completion that no exchange has read."""
+        self._known: dict[Hashable, Any] = {}
+        """What follows from types alone, which equal layers share."""
 
     def relation(self, node: ia.Node) -> _Relation:
-        """Adds the steps of a node, whose operands have been added."""
+        """The relation of a node; its steps are added if they do not exist."""
+        if id(node) not in self._relations:
+            self._relations[id(node)] = self._lowered(node)
+        return self._relations[id(node)]
+
+    def _lowered(self, node: ia.Node) -> _Relation:
         match node:
             case ia.Scan():
-                return self._scan(node)
+                lows = [k.lo for k in node.tensor.schema.keys]
+                return self._step(Load(node.tensor, self._tiles(node.schema, lows)), node.schema)
             case ia.LocalJoin():
                 return self._join(node)
             case ia.Repartition():
                 return self._moved(node)
             case ia.LocalAggregate():
-                return self._merged(node)
-            case ia.LocalMap():  # a completion drops the state
-                return replace(self.relations[id(node.source)], schema=node.schema)
+                if isinstance(node.source, ia.Repartition):
+                    return self._complete(node, node.source)
+                return self._parts(node)
+            case ia.LocalMap():  # it drops the state of a completion
+                return replace(self.relation(node.source), schema=node.schema)
         raise InternalError("A plan over elements has no such operation")
 
     def _step(self, step: Step, schema: PhysicalSchema) -> _Relation:
         self.steps.append(step)
-        return _Relation(len(self.steps) - 1, schema, Copies.of(schema.holders).numbers)
+        return _Relation(len(self.steps) - 1, schema)
 
-    def _scan(self, node: ia.Scan) -> _Relation:
-        tiles = _tiles(node.schema, [k.lo for k in node.tensor.schema.keys])
-        return self._step(Load(node.tensor, tiles), node.schema)
+    def _tiles(self, schema: PhysicalSchema, lows: Sequence[int]) -> Tiles:
+        """The tiles of a relation as boxes of keys, with the first key of each axis."""
+
+        def moved() -> Tiles:
+            tiles = tiles_of(schema)
+            return replace(tiles, boxes=tiles.boxes + np.array(lows, np.int64).reshape(-1, 1))
+
+        if not any(lows):
+            return tiles_of(schema)
+        tiles: Tiles = memoized(self._known, (id(schema), tuple(lows)), moved)
+        return tiles
+
+    # ---- moves
 
     def _moved(self, node: ia.Repartition) -> _Relation:
-        source = self.relations[id(node.source)]
         if node.schema.parts is not None:  # its reader merges the parts
-            return source
-        have = self.steps[source.step].tiles
-        relation = relation_of(self.steps, source.step)
-        need = _tiles(node.schema, [k.lo for k in relation.schema.keys])
-        elements, at_hand = lacking(need, [have])
-        moves = collectives(have, need, elements, tuple_bytes(relation))
-        return self._step(Exchange((source.step,), at_hand, need, moves), node.schema)
+            return self.relation(node.source)
+        versions = [node.source, *node.also]
+        types = [v.schema for v in versions]
+        elements, at_hand, used = memoized(
+            self._known,
+            ("moved", id(node.schema), *map(id, types)),
+            lambda: _taken(node.schema, types),
+        )
+        sources = [self.relation(versions[n]) for n in used]
+        if elements == 0 and len(used) == 1:
+            (source,) = sources
+            own, all_of = tiles_of(source.schema).boxes, tiles_of(node.schema).boxes
+            if np.array_equal(own[at_hand[:, 1]], all_of):  # read in place
+                return _Relation(source.step, node.schema, source.tile(at_hand[:, 1]))
+        for n, source in enumerate(sources):
+            if source.numbers is not None:
+                at_hand = at_hand.copy()
+                of = at_hand[:, 0] == n
+                at_hand[of, 1] = source.tile(at_hand[of, 1])
+        relation = relation_of(self.steps, sources[0].step)
+        need = self._tiles(node.schema, [k.lo for k in relation.schema.keys])
+        moves = self._collectives(sources[0].schema, node.schema, elements, tuple_bytes(relation))
+        completes = self._completes(sources[0], node.schema) if elements else False
+        exchange = Exchange(tuple(s.step for s in sources), at_hand, need, moves, completes)
+        return self._step(exchange, node.schema)
+
+    def _collectives(
+        self, have: PhysicalSchema, need: PhysicalSchema, elements: int, width: int
+    ) -> tuple[Collective, ...]:
+        def solved() -> tuple[Collective, ...]:
+            moves = collectives(tiles_of(have), tiles_of(need), elements, width)
+            return tuple(replace(c, along=tuple(x for x in c.along if x)) for c in moves)
+
+        return memoized(self._known, ("collectives", id(have), id(need), elements, width), solved)
+
+    def _completes(self, source: _Relation, need: PhysicalSchema) -> bool:
+        """True if the exchange is the first of a completion, and both are one all-reduce."""
+        parts = self._unread.pop(source.step, None)
+        if parts is None:
+            return False
+        key = ("completes", id(parts), id(need))
+        completes: bool = memoized(self._known, key, lambda: same(tiles_of(need), tiles_of(parts)))
+        return completes
+
+    # ---- operations
 
     def _join(self, node: ia.LocalJoin) -> _Relation:
         assert node.domain is not None
-        kernel, schema = _operation(node.kernels[0]), node.schema
-        copies = Copies.of(schema.holders)
-        keys = schema.blocks.key_array()
-        free = [a for a in kernel.axes if a.define is None]
-        cut = domain_cells(kernel, node.domain, schema.blocks)[copies.rows]
-        cells = np.empty((len(copies.rows), len(free), 2), np.int64)
-        cells[:] = np.array([(a.lo, a.hi) for a in free], np.int64).reshape(-1, 2)
-        labels = tuple(a.label for a in free)
-        for n, (label, _) in enumerate(node.domain):
-            cells[:, labels.index(label)] = cut[:, n]
-        operands = [self.relations[id(s)] for s in node.sources[: len(kernel.operands)]]
-        picks: list[np.ndarray] = []
-        for operand, places in zip(operands, node.keys, strict=False):
-            (rows,) = codes(operand.schema.blocks.bounds, keys[:, list(places)])
-            picks.append(operand.at(rows[copies.rows], copies.sites, copies.parts))
-        merged = any(label not in kernel.keys for label, _ in node.domain)
+        operation, schema = self._operations[id(node.kernels[0])], node.schema
+        operands = [self.relation(s) for s in node.sources[: len(operation.operands)]]
+        free = tuple(a.label for a in operation.axes if a.define is None)
+        types = tuple(id(o.schema) for o in operands)
+        key = ("cells", id(schema), types, node.keys, structure(operation))
+        cells = memoized(self._known, key, lambda: _cells(node, operation, operands))
+        picks = tuple(o.tile(n) for o, n in zip(operands, cells.reads, strict=True))
+        layout = schema.layout
+        axes = zip(layout.mesh.axes, layout.placed, strict=True)
         step = Local(
-            node=kernel,
-            labels=labels,
-            grid=tuple((label, len(cuts) - 1) for label, cuts in node.domain),
-            sites=copies.sites,
-            cells=cells,
+            node=operation,
+            labels=free,
+            grid=tuple(
+                (node.domain[e.axis][0] if isinstance(e, Shard) else COPIES, size)
+                for (_, size), e in axes
+                if not isinstance(e, Single)
+            ),
+            sites=tiles_of(schema).sites,
+            cells=cells.boxes,
             operands=tuple(o.step for o in operands),
-            picks=tuple(picks),
-            tiles=_tiles(schema, [k.lo for k in kernel.schema.keys]),
-            partial=merged or schema.parts is not None,
+            picks=picks,
+            tiles=self._tiles(schema, [k.lo for k in operation.schema.keys]),
+            partial=cells.merged or schema.parts is not None,
         )
         return self._step(step, schema)
 
-    def _merged(self, node: ia.LocalAggregate) -> _Relation:
-        source = self.relations[id(node.source)]
-        if isinstance(node.source, ia.Repartition):
-            return self._completed(node, node.source, source)
-        # A site has one cell, so it merges nothing before tiles move.
-        local = self.steps[source.step]
-        tile_at = np.zeros(node.schema.sites, np.int64)
-        tile_at[local.tiles.sites] = np.arange(len(local.tiles.sites))
-        return _Relation(source.step, node.schema, tile_at[node.schema.holders])
+    def _parts(self, node: ia.LocalAggregate) -> _Relation:
+        """The tiles of cells as parts; every point of the mesh has one cell, so it merges none."""
+        cells = self.relation(node.source)
 
-    def _completed(
-        self, node: ia.LocalAggregate, move: ia.Repartition, partial: _Relation
-    ) -> _Relation:
+        def numbers() -> np.ndarray:
+            have, want = cells.schema, node.schema
+            tile = np.zeros(len(have.layout.mesh.points), np.int64)
+            tile[_points(have)] = np.arange(len(tiles_of(have).sites))
+            return np.asarray(tile[_points(want)])
+
+        key = ("parts", id(cells.schema), id(node.schema))
+        return _Relation(cells.step, node.schema, memoized(self._known, key, numbers))
+
+    def _complete(self, node: ia.LocalAggregate, move: ia.Repartition) -> _Relation:
         """The tiles of all parts of each block, which may be a piece of the parts' block."""
+        partial = self.relation(move.source)
         local = self.steps[partial.step]
         assert isinstance(local, Local)
-        pieces = piece_transfers(partial.schema, move.schema, move.cuts)
-        old = np.zeros(move.schema.blocks.count, np.int64)
-        old[pieces.new] = pieces.old
-        copies = Copies.of(node.schema.holders)
-        which = np.minimum(copies.which, partial.numbers.shape[2] - 1)
-        parts = partial.numbers[old[copies.rows], :, which]
-        tiles = _tiles(node.schema, [k.lo for k in local.node.schema.keys])
-        scatters = node.schema.blocks.count > partial.schema.blocks.count
-        mesh = partial.schema.layout
-        along = (n for (n, _), e in zip(mesh.mesh.axes, mesh.placed, strict=True) if _merges(e))
+        key = ("complete", id(partial.schema), id(move.schema), id(node.schema))
+        numbers, scatters = memoized(self._known, key, lambda: _merged(node, move))
+        tiles = self._tiles(node.schema, [k.lo for k in local.node.schema.keys])
+        law = partial.schema.layout
+        along = (n for (n, _), e in zip(law.mesh.axes, law.placed, strict=True) if _is_partial(e))
         name: CollectiveName = "reduce-scatter" if scatters else "reduce"
         moves = (Collective(name, tuple(along), ia.sends(move)),)
-        return self._step(Complete(partial.step, local.node, tiles, parts, moves), node.schema)
+        step = Complete(partial.step, local.node, tiles, partial.tile(numbers), moves)
+        completed = self._step(step, node.schema)
+        self._unread[completed.step] = partial.schema
+        return completed
 
 
-def _merges(entry: Entry) -> bool:
-    return isinstance(entry, Partial)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells:
+    """The cells of a join.
+
+    Attributes:
+        boxes: int64 (cells, labels, 2), the part of the domain of each cell.
+        reads: For each operand int64 (cells,), the tile of the relation that each cell reads.
+        merged: Whether tiles of several cells are merged.
+    """
+
+    boxes: np.ndarray
+    reads: tuple[np.ndarray, ...]
+    merged: bool
 
 
-def _operation(kernel: EinSum) -> EinSum:
-    """The operation of a kernel: without the state of its outputs, and without no operands."""
-    state = {
-        name for o in kernel.outputs for name in state_fields(o.name, o.reduction or "sum")[1:]
-    }
-    outputs = tuple(o for o in kernel.outputs if o.name not in state)
-    operands = tuple(o for o in kernel.operands if o.source.schema.fields)
-    return replace(kernel, outputs=outputs, operands=operands)
+def _cells(node: ia.LocalJoin, operation: EinSum, operands: Sequence[_Relation]) -> _Cells:
+    assert node.domain is not None
+    copies, keys = Copies.of(node.schema.holders), node.schema.blocks.key_array()
+    free = [a for a in operation.axes if a.define is None]
+    cut = domain_cells(operation, node.domain, node.schema.blocks)[copies.rows]
+    boxes = np.empty((len(copies.rows), len(free), 2), np.int64)
+    boxes[:] = np.array([(a.lo, max(a.lo, a.hi)) for a in free], np.int64).reshape(-1, 2)
+    labels = [a.label for a in free]
+    for n, (label, _) in enumerate(node.domain):
+        boxes[:, labels.index(label)] = cut[:, n]
+    reads = []
+    for operand, places in zip(operands, node.keys, strict=False):
+        (rows,) = codes(operand.schema.blocks.bounds, keys[:, list(places)])
+        rows, own = rows[copies.rows], Copies.of(operand.schema.holders)
+        parts = np.minimum(copies.parts, own.numbers.shape[1] - 1)
+        at_site = operand.schema.holders[rows, parts] == copies.sites[:, None]
+        reads.append(own.numbers[rows, parts, at_site.argmax(axis=1)])
+    merged = any(label not in operation.keys for label, _ in node.domain)
+    return _Cells(boxes, tuple(reads), merged)
 
 
-def _tiles(schema: PhysicalSchema, lows: Sequence[int]) -> Tiles:
-    """The tiles of a relation as boxes of keys, by copy, then key, then part."""
+def _taken(
+    target: PhysicalSchema, versions: Sequence[PhysicalSchema]
+) -> tuple[int, np.ndarray, tuple[int, ...]]:
+    """The elements that move, `Exchange.at_hand` over the used versions, and these versions."""
+    elements, at_hand = missing(target, versions)
+    used = tuple(np.unique(np.maximum(0, at_hand[:, 0])).tolist())
+    at_hand, is_here = at_hand.copy(), at_hand[:, 0] >= 0
+    at_hand[is_here, 0] = np.searchsorted(used, at_hand[is_here, 0])
+    return elements, at_hand, used
+
+
+def _points(schema: PhysicalSchema) -> np.ndarray:
+    """The mesh point of each tile of a relation, int64 (tiles,)."""
     copies = Copies.of(schema.holders)
-    boxes = schema.blocks.boxes()[copies.rows]
-    boxes = boxes + np.array(lows, np.int64).reshape(-1, 1)
-    return Tiles(copies.sites, boxes, copies.repeated)
+    return np.asarray(schema.points[copies.rows, copies.parts, copies.which])
+
+
+def _merged(node: ia.LocalAggregate, move: ia.Repartition) -> tuple[np.ndarray, bool]:
+    """The tiles of the partial relation that each tile merges, and whether tiles are pieces."""
+    source = move.source.schema
+    pieces = piece_transfers(source, move.schema, move.cuts)
+    old = np.zeros(move.schema.blocks.count, np.int64)
+    old[pieces.new] = pieces.old
+    copies, parts = Copies.of(node.schema.holders), Copies.of(source.holders).numbers
+    which = np.minimum(copies.which, parts.shape[2] - 1)
+    return parts[old[copies.rows], :, which], node.schema.blocks.count > source.blocks.count
+
+
+def _is_partial(entry: Entry) -> bool:
+    return isinstance(entry, Partial)

@@ -13,6 +13,7 @@ from einsql.core.boxes import volumes
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.layout import Partial, Tiles
 from einsql.ir.spmd.program import COPIES, Collective, state_bytes, tuple_bytes
+from einsql.ir.tile_transfers import here, lacking, same
 from einsql.optimizer.decomposition import Cut
 from einsql.optimizer.placement.collectives import collectives
 from einsql.optimizer.placement.completion import Completion, PartialResult, completions, merging
@@ -24,8 +25,6 @@ from einsql.optimizer.placement.layouts import (
     gridded,
     grids,
     groups,
-    here,
-    lacking,
     laid,
     made,
     made_layout,
@@ -325,17 +324,10 @@ def _fetches(
         used = tuple(int(v) for v in np.unique(np.maximum(0, at_hand[:, 0])))
         is_here = at_hand[:, 0] >= 0
         at_hand[is_here, 0] = np.searchsorted(used, at_hand[is_here, 0])
-        completes = s.partial is not None and elements > 0 and _same(need, s.partial.tiles)
+        completes = s.partial is not None and elements > 0 and same(need, s.partial.tiles)
         moves = collectives(known[used[0]], need, elements, tuple_bytes(o.source))
         need = intern(need)
         fetches.append(Fetch(need, pick, used, at_hand, moves, completes))
         if elements:
             known.append(need)
     return tuple(fetches)
-
-
-def _same(a: Tiles, b: Tiles) -> bool:
-    """True if both have the same boxes at the same sites, in any order."""
-    if len(a.sites) != len(b.sites):
-        return False
-    return bool((here(a, b)[1] >= 0).all() and (here(b, a)[1] >= 0).all())

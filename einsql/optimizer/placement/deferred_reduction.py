@@ -9,16 +9,18 @@ The module also places maps at the sites of a completion, one cell for each of i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import enclosing
 from einsql.ir.einsum.graph import EinSum, Operand, Value
 from einsql.ir.ia.kernel_laws import is_linear
-from einsql.ir.layout import Shard, Single, Tiles
+from einsql.ir.layout import Layout, Shard, Single, Tiles
 from einsql.ir.spmd.program import COPIES
 from einsql.optimizer.placement.completion import PartialResult
-from einsql.optimizer.placement.layouts import Cells
+from einsql.optimizer.placement.layouts import Cells, coordinates_of
 
 
 def partial_cells(
@@ -78,22 +80,40 @@ def _cells(operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int) 
     boxes = _boxes(operand, tiles, labels)
     if boxes is None:
         return None
+    layout = tiles.layout
+    if layout is not None:
+        keys = [labels.index(x) for x in operand.labels]
+        placed = [
+            replace(e, axis=keys[e.axis]) if isinstance(e, Shard) else e for e in layout.placed
+        ]
+        grid = tuple(
+            (labels[e.axis] if isinstance(e, Shard) else COPIES, n)
+            for e, n in zip(placed, layout.mesh.shape, strict=True)
+            if not isinstance(e, Single)
+        )
+        depths = tuple(
+            e.depth if isinstance(e, Shard) else 0 for e in placed if not isinstance(e, Single)
+        )
+        single = [isinstance(e, Single) for e in placed]
+        idle = single.index(True) if True in single else len(grid)
+        coordinates = coordinates_of(tiles.sites, Layout(layout.mesh, tuple(placed)), len(labels))
+        sized = (coordinates, boxes, tiles.sites, tiles.copies, sites, idle, depths)
+        return Cells(labels, grid, *sized)
+    if (boxes[:, :, 0] >= boxes[:, :, 1]).any():  # an empty tile has no place in a grid
+        return None
     coordinates = np.empty(boxes.shape[:2], np.int64)
     for n in range(len(labels)):
         coordinates[:, n] = np.unique(boxes[:, n, 0], return_inverse=True)[1]
     parts = coordinates.max(axis=0, initial=0) + 1
     grid = tuple((x, n) for x, n in zip(labels, parts.tolist(), strict=True) if n > 1)
-    depths, idle = (0,) * len(grid), len(grid)
-    if tiles.layout is not None:
-        entries, shape = tiles.layout.placed, tiles.layout.mesh.shape
-        single = [isinstance(e, Single) for e in entries]
-        busy = [(e, n) for e, n in zip(entries, shape, strict=True) if not isinstance(e, Single)]
-        grid = tuple(
-            (operand.labels[e.axis] if isinstance(e, Shard) else COPIES, n) for e, n in busy
-        )
-        depths = tuple(e.depth if isinstance(e, Shard) else 0 for e, _ in busy)
-        idle = single.index(True) if True in single else len(grid)
-    return Cells(labels, grid, coordinates, boxes, tiles.sites, tiles.copies, sites, idle, depths)
+    if tiles.copies > 1:
+        grid = (*grid, (COPIES, tiles.copies))
+    if prod(n for _, n in grid) != len(boxes):
+        return None
+    depths = (0,) * len(grid)
+    return Cells(
+        labels, grid, coordinates, boxes, tiles.sites, tiles.copies, sites, len(grid), depths
+    )
 
 
 def _boxes(operand: Operand, tiles: Tiles, labels: tuple[str, ...]) -> np.ndarray | None:

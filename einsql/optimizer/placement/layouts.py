@@ -131,14 +131,31 @@ def gridded(node: EinSum, sites: int) -> Cells | None:
         for g, own in zip(grid, cut, strict=True)
     )
     tiles = tiles_of([(a.lo, a.hi) for a in free], Layout(mesh, placed))
-    coordinates = np.zeros((sites, len(labels)), np.int64)
-    along = zip(grid, placed, np.unravel_index(tiles.sites, mesh.shape), strict=True)
-    for g, entry, at in sorted(along, key=lambda axis: axis[0].depth):
-        if isinstance(entry, Shard):
-            coordinates[:, entry.axis] = coordinates[:, entry.axis] * g.size + at
+    coordinates = coordinates_of(tiles.sites, Layout(mesh, placed), len(labels))
     depths = tuple(g.depth for g in grid)
     sized = (coordinates, tiles.boxes, tiles.sites, tiles.copies, sites, len(grid), depths)
     return Cells(labels, mesh.axes, *sized)
+
+
+def coordinates_of(sites: np.ndarray, layout: Layout, axes: int) -> np.ndarray:
+    """The number of the interval of each axis at some sites, int64 (sites, axes).
+
+    Args:
+        sites: int64 (sites,).
+        layout: A layout over all sites, which shards the axes.
+        axes: The number of axes.
+    """
+    coordinates = np.zeros((len(sites), axes), np.int64)
+    shape = layout.mesh.shape
+    at = np.unravel_index(sites, shape) if shape else ()
+    along = [
+        (entry, size, number)
+        for entry, size, number in zip(layout.placed, shape, at, strict=True)
+        if isinstance(entry, Shard)
+    ]
+    for entry, size, number in sorted(along, key=lambda axis: axis[0].depth):
+        coordinates[:, entry.axis] = coordinates[:, entry.axis] * size + number
+    return coordinates
 
 
 def pinned_cells(node: EinSum, cut: Cut, sites: int) -> Cells | None:
@@ -309,57 +326,3 @@ def following(need: Tiles, have: Tiles) -> np.ndarray | None:
     shared = volumes(common(need.boxes[:, None], have.boxes[None]))
     sites = have.sites[shared.argmax(axis=1)]
     return sites if len(np.unique(sites)) == len(sites) else None
-
-
-def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
-    """The parts of needed tiles that are stored at their sites.
-
-    Returns:
-        For each needed tile the number of its elements that its site stores (tiles of one site
-        are disjoint), and a tile at the site that contains it, or -1.
-    """
-    counts = np.zeros(len(need.sites), np.int64)
-    holder = np.full(len(need.sites), -1)
-    for there, at in beside(need, have):
-        shared = common(need.boxes, have.boxes[at])
-        counts += volumes(shared) * there
-        holds = there & (shared == need.boxes).all(axis=(1, 2))
-        holder[holds] = at[holds]
-    return counts, holder
-
-
-def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs each needed tile with the tiles at its site, in turn.
-
-    Yields:
-        For each needed tile whether its site has another tile, and its number (else arbitrary).
-    """
-    order = np.argsort(have.sites, kind="stable")
-    sites = have.sites[order]
-    first = np.searchsorted(sites, need.sites, side="left")
-    last = np.searchsorted(sites, need.sites, side="right")
-    for n in range(int((last - first).max(initial=0))):
-        there = first + n < last
-        yield there, order[np.where(there, first + n, 0)]
-
-
-def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
-    """The elements that must move to provide every site with its needed tiles.
-
-    Args:
-        need: The needed tiles.
-        versions: Stored tiles of the relation; the first version is complete.
-
-    Returns:
-        The number of elements, and `Exchange.at_hand` over these versions.
-    """
-    present, holder = here(need, versions[0])
-    at_hand = np.stack([np.where(holder < 0, -1, 0), holder], axis=1)
-    for n, version in enumerate(versions[1:], 1):
-        if (at_hand[:, 0] >= 0).all():
-            break
-        _, holder = here(need, version)
-        new = (at_hand[:, 0] < 0) & (holder >= 0)
-        at_hand[new, 0], at_hand[new, 1] = n, holder[new]
-    moved = (need.volumes - present)[at_hand[:, 0] < 0].sum()
-    return int(moved), at_hand

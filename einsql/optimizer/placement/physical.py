@@ -1,55 +1,91 @@
 """The plan of the implementation algebra of a placed graph.
 
 The tensor-relational plan has the cuts that placement chose. Its operations become local ones,
-whose laws are the grids of the cells. A repartition moves an operand to the cells that read it. A
-merge of partial results becomes a local aggregation, a repartition to the sites of the completion,
-and a second aggregation. A repartition takes all tiles from one version of a relation.
+whose laws are the grids of the cells. A repartition moves an operand to the cells that read it,
+from all versions of the relation that sites store. A merge of partial results becomes a local
+aggregation, a repartition to the sites of the completion, and a second aggregation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
+from einsql.core.mappings import memoized
 from einsql.core.schema import Schema
-from einsql.core.tables import Table
-from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand, walk
 from einsql.ir.ia import plan as ia
+from einsql.ir.ia import typing
 from einsql.ir.ia.placement import everywhere
-from einsql.ir.layout import (
-    Entry,
-    Layout,
-    Mesh,
-    Partial,
-    Replicate,
-    Scattered,
-    Shard,
-    Tiles,
-)
+from einsql.ir.ia.tiles import missing, tiles_of
+from einsql.ir.layout import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, Tiles
+from einsql.ir.remembered import recalled, remembering
 from einsql.ir.spmd.program import COPIES
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.block_schema import Dim, Dims
-from einsql.optimizer.placement.layouts import Cells, lying
-from einsql.optimizer.placement.placement import Placed
+from einsql.optimizer.decomposition import Decomposition
+from einsql.optimizer.placement.choose_grid import Choice
+from einsql.optimizer.placement.layouts import Cells, lying, spread
+from einsql.optimizer.placement.placement import Placed, is_kept, place
 from einsql.optimizer.tra.lower import Parts, lowered_nodes
 
+_NOTHING = Input("nothing", Schema((), ()))
+"""The operand of a join that reads nothing."""
 
-def physical_plan(roots: Sequence[Node], placed: Placed, sites: int) -> tuple[ia.Node, ...]:
-    """The plan of the implementation algebra of each root.
+
+@dataclass(frozen=True, slots=True)
+class PhysicalPlan:
+    """The plan of a graph in the implementation algebra.
+
+    Attributes:
+        roots: The relation of each root.
+        sites: The number of sites.
+        operations: The operation of the graph that the kernel of a join implements, by the
+            kernel's identity. A kernel also computes the state of partial results.
+    """
+
+    roots: tuple[ia.Node, ...]
+    sites: int
+    operations: Mapping[int, EinSum] = field(repr=False)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that cross sites when the plan runs."""
+        return sum(map(ia.sends, ia.walk(*self.roots)))
+
+
+def physical_plan(*roots: Node, cut: Decomposition, placed: Placed | None = None) -> PhysicalPlan:
+    """The plan of the implementation algebra of a cut graph.
 
     Args:
-        roots: The roots of the graph.
-        placed: The placement of every operation.
-        sites: The number of sites.
-
-    Raises:
-        NotSupportedError: A site has several cells of an operation, or a part has no values.
+        roots: The roots of the graph that was cut.
+        cut: The cuts of the graph's operations.
+        placed: The placement of the operations; None to place them.
     """
-    return _Building(roots, placed, sites).plans()
+    if placed is None:
+        placed = place(*roots, cut=cut)
+    with remembering():
+        building = _Building(roots, placed, cut.sites)
+        return PhysicalPlan(building.plans(), cut.sites, building.operations)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grid:
+    """The cells of an operation as a law.
+
+    Attributes:
+        cut: The positions of the cut labels among the free ones, those of the result first.
+        boundaries: The boundaries of the intervals of each, as positions from the least value.
+        layout: The sites of the cells; a mesh axis shards a cut label by its number in `cut`.
+            Its names are labels of the first operation with these cells.
+    """
+
+    cut: tuple[int, ...]
+    boundaries: tuple[tuple[int, ...], ...]
+    layout: Layout
 
 
 class _Building:
@@ -57,188 +93,278 @@ class _Building:
 
     def __init__(self, roots: Sequence[Node], placed: Placed, sites: int) -> None:
         self.roots, self.placed, self.sites = roots, placed, sites
-        nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
-        cuts = {n: _parts(n, self._cells(n)) for n in nodes}
-        self.lowered = lowered_nodes(roots, cuts)
-        self.plan_of: dict[int, ia.Node] = {}
-        self.moved: dict[tuple[int, Dims, Layout], ia.Node] = {}
-        self.versions: dict[int, list[ia.Node]] = {}
-        """For each relation the complete versions from which readers take their tiles."""
-
-    def _cells(self, node: EinSum) -> Cells:
-        """The cells of an operation, by its own labels."""
-        labels = tuple(a.label for a in node.axes if a.define is None)
-        return replace(self.placed.choices[id(node)].cells, labels=labels)
+        self.operations: dict[int, EinSum] = {}
+        self._grids: dict[int, _Grid] = {}
+        self._stored: dict[tuple[int, tuple[int, ...]], tuple[Dims, Layout]] = {}
+        cuts = {n: self._parts(n) for n in walk(*roots) if isinstance(n, EinSum)}
+        self._lowered = lowered_nodes(roots, cuts)
+        self._plan_of: dict[int, ia.Node] = {}
+        self._moved: dict[tuple[int, Dims, Layout], ia.Node] = {}
+        self._versions: dict[int, list[ia.Node]] = {}
+        """For each relation the versions from which readers take their tiles."""
 
     def plans(self) -> tuple[ia.Node, ...]:
         """The plan of each root."""
         for node in walk(*self.roots):
             if isinstance(node, EinSum):
-                self.plan_of[id(node)] = self._operation(node)
+                self._plan_of[id(node)] = self._operation(node)
             elif node.settled:
-                dims, layout = _stored(lying(node, self.sites), node.schema)
-                self.plan_of[id(node)] = ia.Scan(node, dims, layout, self.sites)
-        for root in self.roots:
-            if id(root) not in self.plan_of:  # a tensor without fixed sites
-                assert isinstance(root, Input)
-                whole = tuple(Dim.of(np.array([0, k.extent]), ()) for k in root.schema.keys)
-                scan = ia.Scan(root, whole, everywhere(self.sites), self.sites)
-                self.plan_of[id(root)] = scan
-        return tuple(self.plan_of[id(root)] for root in self.roots)
+                dims, layout = self._law(lying(node, self.sites), node.schema)
+                self._plan_of[id(node)] = ia.Scan(node, dims, layout, self.sites)
+        return tuple(map(self._root, self.roots))
+
+    def _root(self, root: Node) -> ia.Node:
+        if id(root) not in self._plan_of:  # a tensor without fixed sites
+            assert isinstance(root, Input)
+            tiles = spread([(k.lo, k.hi) for k in root.schema.keys], self.sites)
+            dims, layout = self._law(tiles, root.schema)
+            self._plan_of[id(root)] = ia.Scan(root, dims, layout, self.sites)
+        return self._plan_of[id(root)]
+
+    def _choice(self, node: EinSum) -> Choice:
+        return self.placed.choices[id(node)]
+
+    def _grid(self, node: EinSum) -> _Grid:
+        choice = self._choice(node)
+        return memoized(self._grids, id(choice), lambda: _grid(node, choice))
+
+    def _parts(self, node: EinSum) -> Parts:
+        """The boundaries of each cut label."""
+        grid, labels = self._grid(node), _free(node)
+        cuts = zip(grid.cut, grid.boundaries, strict=True)
+        return {labels[n]: boundaries for n, boundaries in cuts}
+
+    def _law(self, tiles: Tiles, schema: Schema) -> tuple[Dims, Layout]:
+        lows = tuple(k.lo for k in schema.keys)
+        key = (id(tiles), lows)
+        return memoized(self._stored, key, lambda: _law(tiles, lows, self.sites))
 
     def _operation(self, node: EinSum) -> ia.Node:
-        lowered = self.lowered[id(node)]
+        lowered = self._lowered[id(node)]
         then = None
         if isinstance(lowered, tra.Transform):
             then, lowered = lowered, lowered.source
         merge = lowered if isinstance(lowered, tra.Aggregate) else None
         join = lowered.source if isinstance(lowered, tra.Aggregate) else lowered
         assert isinstance(join, tra.Join)
-        assert join.domain is not None
         plan = self._join(node, join)
         if merge is not None:
             plan = ia.LocalAggregate(plan, merge.group_by, merge.merge)
         completion = self.placed.completions.get(id(node))
         if completion is not None:
-            dims, layout = _stored(completion.tiles, node.schema)
-            reductions = merge.merge if merge is not None else ("sum",) * len(node.outputs)
+            dims, layout = self._law(completion.tiles, node.schema)
             moved = ia.Repartition(plan, dims, layout)
+            assert moved.schema.merge is not None
             every = tuple(range(len(moved.schema.blocks.bounds)))
-            plan = ia.LocalAggregate(moved, every, reductions)
+            plan = ia.LocalAggregate(moved, every, moved.schema.merge)
         return plan if then is None else ia.LocalMap(plan, kernels=(then.kernel,))
 
     def _join(self, node: EinSum, join: tra.Join) -> ia.Node:
-        choice = self.placed.choices[id(node)]
         assert join.domain is not None
-        labels = [label for label, _ in join.domain]
-        mesh = _mesh(self._cells(node), labels)
-        copies: Entry = Replicate()
-        if choice.partial is not None and choice.partial.along == (-1,):
-            copies = Partial()
-        sources = [
-            self._operand(o, source, places, mesh, copies)
+        layout = _named(self._grid(node).layout, self._choice(node).cells, _free(node))
+        pairs = [
+            self._operand(o, source, places, layout)
             for o, source, places in zip(node.operands, join.sources, join.keys, strict=True)
         ]
         kernel = join.kernel
-        if not sources:  # every site can compute what reads nothing
-            nothing = Input("nothing", Schema((), ()))
-            kernel = replace(kernel, operands=(Operand(nothing, ()),))
-            sources.append(ia.Scan(nothing, (), everywhere(self.sites), self.sites))
-        layout = Layout(mesh, _entries(mesh, range(len(labels)), copies))
-        return ia.LocalJoin(
-            tuple(sources), join.keys or ((),), (kernel,), domain=join.domain, layout=layout
-        )
+        if not pairs:  # every site can compute what reads nothing
+            kernel = replace(kernel, operands=(Operand(_NOTHING, ()),))
+            pairs = [(ia.Scan(_NOTHING, (), everywhere(self.sites), self.sites), ())]
+        self.operations[id(kernel)] = node
+        sources, keys = tuple(s for s, _ in pairs), tuple(k for _, k in pairs)
+        return ia.LocalJoin(sources, keys, (kernel,), domain=join.domain, layout=layout)
 
     def _operand(
-        self,
-        operand: Operand,
-        source: tra.Node,
-        places: tuple[int, ...],
-        mesh: Mesh,
-        copies: Entry,
-    ) -> ia.Node:
-        """An operand at the cells that read it."""
-        dims = source.schema.dims
-        layout = Layout(mesh, _entries(mesh, places, copies))
-        base = self.plan_of.get(id(operand.source))
+        self, operand: Operand, source: tra.Node, places: tuple[int, ...], cells: Layout
+    ) -> tuple[ia.Node, tuple[int, ...]]:
+        """An operand at the cells that read it, and the key of the cells of each of its keys."""
+        blocks = source.schema
+        keys, dims = recalled(("by cell", blocks, places), lambda: _by_cell(blocks.dims, places))
+        own = {k: n for n, k in enumerate(keys)}
+        layout = Layout(cells.mesh, tuple(_read(e, own) for e in cells.placed))
+        base = self._plan_of.get(id(operand.source))
         if base is None:
             assert isinstance(operand.source, Input)
-            return ia.Scan(operand.source, dims, layout, self.sites)
-        schema = base.schema
-        if schema.blocks.dims == dims and (schema.parts is not None or schema.layout == layout):
-            return base
-        key = (id(base), dims, layout)
-        if key not in self.moved:
-            versions = self.versions.setdefault(id(base), [base])
-            moves = [ia.Repartition(version, dims, layout) for version in versions]
-            moved = self.moved[key] = min(moves, key=ia.sends)  # the first one among equals
-            if moved.schema.blocks.covers(schema.blocks):
-                versions.append(moved)
-        return self.moved[key]
+            return self._scan(operand.source, dims, layout), keys
+        if base.schema.parts is not None or (
+            base.schema.blocks.dims == dims and _alike(base.schema.layout, layout)
+        ):
+            return base, keys
+        return memoized(
+            self._moved, (id(base), dims, layout), lambda: self._moves(base, dims, layout)
+        ), keys
 
-
-def _entries(mesh: Mesh, places: Sequence[int], copies: Entry) -> tuple[Entry, ...]:
-    """The law of a relation at cells; mesh axis n is along key n of the cells.
-
-    Args:
-        mesh: The mesh of the cells, possibly with a last axis of copies.
-        places: For each key of the relation the key of the cells.
-        copies: The entry of the axis of copies.
-    """
-    own = {place: n for n, place in enumerate(places)}
-    return tuple(
-        copies if name == COPIES else Shard(own[n]) if n in own else Replicate()
-        for n, (name, _) in enumerate(mesh.axes)
-    )
-
-
-def _parts(node: EinSum, cells: Cells) -> Parts:
-    """The boundaries of each cut label, from its least value.
-
-    Raises:
-        NotSupportedError: A part has no values, as mesh axes with more points than values make.
-    """
-    parts: dict[str, tuple[int, ...]] = {}
-    for n, label in enumerate(cells.labels):
-        if (cells.coordinates[:, n] > 0).any():
-            if (cells.boxes[:, n, 0] >= cells.boxes[:, n, 1]).any():
-                raise NotSupportedError(
-                    f"LEVEL ia cannot show an operation with empty parts of {label}",
-                    hint="Shard a label with at least one value for each site along its axes.",
-                )
-            starts = np.unique(cells.boxes[:, n, 0])
-            ends = (*starts.tolist(), int(cells.boxes[:, n, 1].max()))
-            lo = node.axis(label).lo
-            parts[label] = tuple(x - lo for x in ends)
-    return parts
-
-
-def _mesh(cells: Cells, labels: Sequence[str]) -> Mesh:
-    """The mesh of cells: an axis for each cut label, and one of copies."""
-    columns = [cells.coordinates[:, cells.labels.index(x)] for x in labels]
-    shape = [int(c.max()) + 1 for c in columns]
-    if cells.copies > 1:
-        columns.append(np.arange(len(cells.sites)) // (len(cells.sites) // cells.copies))
-        shape.append(cells.copies)
-    sites = np.zeros(shape, np.int64)
-    sites[tuple(columns)] = cells.sites if columns else cells.sites[0]
-    if len(np.unique(cells.sites)) < len(cells.sites):
-        raise NotSupportedError(
-            "LEVEL ia cannot show an operation with several cells at one site",
-            hint="SET strategy = 'eindecomp' makes at most one cell for each site.",
+    def _scan(self, tensor: Input, dims: Dims, layout: Layout) -> ia.Node:
+        return memoized(
+            self._moved,
+            (id(tensor), dims, layout),
+            lambda: ia.Scan(tensor, dims, layout, self.sites),
         )
-    names = (*labels, *([COPIES] if cells.copies > 1 else []))
-    axes = tuple(zip(names, shape, strict=True))
-    return Mesh(axes, tuple(sites.reshape(-1).tolist()))
 
-
-def _stored(tiles: Tiles, schema: Schema) -> tuple[Dims, Layout]:
-    """The axes and the law of the tiles of a relation, which form a grid except for copies."""
-    boxes = tiles.boxes[: tiles.once] - np.array([k.lo for k in schema.keys], np.int64)[:, None]
-    dims: list[Dim] = []
-    columns: list[np.ndarray] = []
-    shape: list[int] = []
-    for axis in range(boxes.shape[1]):
-        intervals, at = np.unique(boxes[:, axis], axis=0, return_inverse=True)
-        if len(intervals) > 1:
-            dims.append(Dim.of(intervals, (len(shape),)))
-            columns.append(at.reshape(-1))
-            shape.append(len(intervals))
+    def _moves(self, base: ia.Node, dims: Dims, layout: Layout) -> ia.Node:
+        """A relation at the cells that read it, from the versions that sites store."""
+        versions = self._versions.setdefault(id(base), [base])
+        target = typing.recut(base.schema, dims, layout)
+        elements, at_hand = missing(target, tuple(v.schema for v in versions))
+        tensor = base.tensor if isinstance(base, ia.Scan) else None
+        if elements and tensor is not None and is_kept(tensor, tiles_of(target)):
+            moved = self._scan(tensor, dims, layout)
         else:
-            dims.append(Dim.of(intervals[0], ()))
-    sites = np.zeros((*shape, tiles.copies), np.int64)
-    sites[tuple(columns)] = tiles.sites.reshape(tiles.copies, tiles.once).T
-    places = sites.reshape(-1)
-    if len(np.unique(places)) < len(places):  # several tiles at one site
-        used, at = np.unique(places, return_inverse=True)
-        mesh = Mesh.of([len(used)] if len(used) > 1 else [], used.tolist())
-        table = Scattered(Table.of(at.reshape(-1)))
-        return tuple(dims), Layout(mesh, (table,) if len(used) > 1 else ())
+            used = set(at_hand[:, 0].tolist()) - {0, -1}
+            also = tuple(versions[n] for n in sorted(used))
+            moved = ia.Repartition(base, dims, layout, also)
+        if elements:
+            versions.append(moved)
+        return moved
+
+
+def _free(node: EinSum) -> tuple[str, ...]:
+    """The free labels of an operation."""
+    return tuple(a.label for a in node.axes if a.define is None)
+
+
+def _grid(node: EinSum, choice: Choice) -> _Grid:
+    """The law of the cells of an operation, with the labels of the cells as names."""
+    cells, free = choice.cells, _free(node)
+    position = {label: node.keys.index(label) for label in free if label in node.keys}
+    cut = [n for n in range(len(free)) if (cells.coordinates[:, n] > 0).any()]
+    cut.sort(key=lambda n: position.get(free[n], len(node.keys)))
+    boundaries = []
+    for n in cut:
+        starts = np.empty(int(cells.coordinates[:, n].max()) + 2, np.int64)
+        starts[cells.coordinates[:, n]] = cells.boxes[:, n, 0]
+        starts[-1] = cells.boxes[:, n, 1].max()
+        boundaries.append(tuple((starts - node.axis(free[n]).lo).tolist()))
+    number = {cells.labels[n]: k for k, n in enumerate(cut)}
+    merges = choice.partial is not None and choice.partial.along == (-1,)
+    copies: Entry = Partial() if merges else Replicate()
+    depths = cells.depths or (0,) * len(cells.grid)
+    entries: list[Entry] = [
+        Shard(number[x], depth) if x in number else copies
+        for (x, _), depth in zip(cells.grid, depths, strict=True)
+    ]
+    return _Grid(tuple(cut), tuple(boundaries), _cells_layout(cells, entries))
+
+
+def _cells_layout(cells: Cells, entries: Sequence[Entry]) -> Layout:
+    """The layout of cells on their grid, with an entry for each of its axes."""
+    count, axes = len(cells.sites), list(cells.grid)
+    points = _points(cells)
+    idle, rest = divmod(cells.among, count)
+    if not rest and idle > 1:
+        axes.insert(cells.idle, ("", idle))
+    shape = [n for _, n in axes]
+    if not rest:
+        at = np.arange(count)
+        if idle > 1:
+            slow, fast = np.divmod(at, prod(shape[cells.idle + 1 :]))
+            at = slow * prod(shape[cells.idle :]) + fast
+        if np.array_equal(at[points], cells.sites):
+            placed = list(entries)
+            if idle > 1:
+                placed.insert(cells.idle, Single())
+            return Layout(Mesh(tuple(axes)), tuple(placed))
+    sites = np.empty(count, np.int64)
+    sites[points] = cells.sites
+    return Layout(Mesh(cells.grid, tuple(sites.tolist())), tuple(entries))
+
+
+def _points(cells: Cells) -> np.ndarray:
+    """The point of each cell in the grid, int64 (cells,)."""
+    names = [x for x, _ in cells.grid]
+    repeated = names.count(COPIES) > (cells.copies > 1)
+    if repeated or len(set(names)) < len(names):
+        return np.argsort(np.argsort(cells.sites))
+    copy = np.arange(len(cells.sites)) // (len(cells.sites) // cells.copies)
+    points = np.zeros(len(cells.sites), np.int64)  # all distinct
+    for name, size in cells.grid:
+        at = copy if name == COPIES else cells.coordinates[:, cells.labels.index(name)]
+        points = points * size + at
+    return points
+
+
+def _named(layout: Layout, cells: Cells, labels: tuple[str, ...]) -> Layout:
+    """The layout with an operation's labels as names of mesh axes."""
+    if cells.labels == labels:
+        return layout
+    to = dict(zip(cells.labels, labels, strict=True))
+    axes = tuple((to.get(x, x), size) for x, size in layout.mesh.axes)
+    return replace(layout, mesh=replace(layout.mesh, axes=axes))
+
+
+def _by_cell(dims: Dims, places: Sequence[int]) -> tuple[tuple[int, ...], Dims]:
+    """The keys of cells that cut the axes of an operand, and the axes over these keys."""
+    axes = [d.renumbered(places) for d in dims]
+    keys = tuple(sorted({k for d in axes for k in d.keys}))
+    to = [keys.index(k) if k in keys else 0 for k in range(1 + max(keys, default=-1))]
+    return keys, tuple(d.renumbered(to) for d in axes)
+
+
+def _read(entry: Entry, own: Mapping[int, int]) -> Entry:
+    """The entry of an operand where the cells have an entry; `own` has its key of a cell's key."""
+    if isinstance(entry, Shard):
+        return replace(entry, axis=own[entry.axis]) if entry.axis in own else Replicate()
+    return entry
+
+
+def _alike(a: Layout, b: Layout) -> bool:
+    """True if two layouts differ in the names of mesh axes at most."""
+    return a.placed == b.placed and (a.mesh.shape, a.mesh.sites) == (b.mesh.shape, b.mesh.sites)
+
+
+def _law(tiles: Tiles, lows: Sequence[int], sites: int) -> tuple[Dims, Layout]:
+    """The axes and the law of the tiles of a relation, which form a grid except for copies."""
+    boxes = tiles.boxes[: tiles.once] - np.array(lows, np.int64)[:, None]
+    where = tiles.sites.reshape(tiles.copies, tiles.once)
+    stored = (boxes[:, :, 0] < boxes[:, :, 1]).all(axis=1)
+    if tiles.layout is None and not stored.all():  # an empty tile is at no site
+        kept = np.flatnonzero(stored) if stored.any() else np.zeros(1, np.int64)
+        boxes, where = boxes[kept], where[:, kept]
+    dims: list[Dim] = []
+    at: dict[int, np.ndarray] = {}
+    for axis in range(boxes.shape[1]):
+        intervals, number = np.unique(boxes[:, axis], axis=0, return_inverse=True)
+        keys = (len(at),) if len(intervals) > 1 else ()
+        dims.append(Dim.of(intervals if keys else intervals[0], keys))
+        if keys:
+            at[axis] = number.reshape(-1)
+    shape = [int(n.max()) + 1 for n in at.values()]
+    layout = tiles.layout and _over_keys(tiles.layout, dict(zip(at, shape, strict=True)))
+    if layout is not None:
+        return tuple(dims), layout
+    grid = np.zeros((*shape, len(where)), np.int64)
+    grid[tuple(at.values())] = where.T
     entries: list[Entry] = [Shard(n) for n in range(len(shape))]
     names = [f"k{n}" for n in range(len(shape))]
-    if tiles.copies > 1:
-        shape, names = [*shape, tiles.copies], [*names, COPIES]
+    if len(where) > 1:
+        shape, names = [*shape, len(where)], [*names, COPIES]
         entries.append(Replicate())
-    mesh = Mesh(tuple(zip(names, shape, strict=True)), tuple(places.tolist()))
-    assert prod(shape) == len(places)
+    mesh = Mesh(tuple(zip(names, shape, strict=True)), tuple(grid.reshape(-1).tolist()))
     return tuple(dims), Layout(mesh, tuple(entries))
+
+
+def _over_keys(layout: Layout, cut: Mapping[int, int]) -> Layout | None:
+    """The layout of a relation whose keys cut the axes of a tensor with a layout.
+
+    Args:
+        layout: The layout of the tensor.
+        cut: The number of intervals of each axis that a key cuts, in the order of keys.
+
+    Returns:
+        The layout; None if a mesh axis shards an axis whose tiles are not all different.
+    """
+    key = {axis: n for n, axis in enumerate(cut)}
+    axes: list[tuple[str, int]] = []
+    placed: list[Entry] = []
+    pieces = dict.fromkeys(cut, 1)
+    for (name, size), entry in zip(layout.mesh.axes, layout.placed, strict=True):
+        if size == 1:
+            continue
+        if isinstance(entry, Shard):
+            if entry.axis not in cut:
+                return None
+            pieces[entry.axis] *= size
+            entry = replace(entry, axis=key[entry.axis])
+        axes.append((name, size))
+        placed.append(entry)
+    return Layout(Mesh(tuple(axes)), tuple(placed)) if pieces == cut else None

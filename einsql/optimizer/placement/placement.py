@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from einsql.ir.einsum.graph import (
     EinSum,
     Input,
@@ -25,41 +23,25 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import (
-    COPIES,
-    Collective,
-    Complete,
-    Exchange,
-    Load,
-    Local,
-    Program,
-    Step,
-    state_bytes,
-    tuple_bytes,
-)
+from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes
 from einsql.optimizer.decomposition import Cut, Decomposition, Pinned
 from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
 from einsql.optimizer.placement.completion import Completion, PartialResult, freely
 from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
-from einsql.optimizer.placement.layouts import lying, spread
-
-_NOT_LOADED = -1
-"""In place of a step: no operation has read a stored tensor at its sites yet."""
+from einsql.optimizer.placement.layouts import lying
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Relation:
-    """A relation of the graph with its steps in the program.
+    """A relation of the graph.
 
     Attributes:
         source: The relation's placement.
-        steps: The step that produces each version, or the partial result.
-        fetched: The exchange of needed tiles, by the identity of the tiles.
+        fetched: The tiles that readers have fetched, by identity.
     """
 
     source: Source = field(default_factory=Source)
-    steps: list[int] = field(default_factory=list)
-    fetched: dict[int, int] = field(default_factory=dict)
+    fetched: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +51,28 @@ class Placed:
     Attributes:
         choices: The placement of each operation.
         completions: The completion of each partial result that was completed.
+        bytes_sent: Bytes that cross sites, on dense relations.
     """
 
     choices: Mapping[int, Choice]
     completions: Mapping[int, Completion]
+    bytes_sent: int
 
 
-def place(*roots: Node, cut: Decomposition) -> Program:
-    """The program of a cut graph.
+def place(*roots: Node, cut: Decomposition) -> Placed:
+    """The placement of a cut graph.
 
     Args:
         roots: The roots of the graph that was cut.
         cut: The cuts of the graph's operations.
     """
-    return placed(*roots, cut=cut)[0]
-
-
-def placed(*roots: Node, cut: Decomposition) -> tuple[Program, Placed]:
-    """The program of a cut graph, and the placement of its operations; arguments as of `place`."""
     placing = _Placing(roots, cut, {})
-    program = placing.program()
+    placed = placing.placed()
     if placing.wishes:
-        again = _Placing(roots, cut, placing.wishes)
-        other = again.program()
-        if other.bytes_sent < program.bytes_sent:
-            placing, program = again, other
-    return program, Placed(placing.chosen, placing.completions)
+        other = _Placing(roots, cut, placing.wishes).placed()
+        if other.bytes_sent < placed.bytes_sent:
+            return other
+    return placed
 
 
 class _Placing:
@@ -115,7 +93,7 @@ class _Placing:
         nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
         self.cuts = {id(n): c for n, c in zip(nodes, cut.cuts, strict=True)}
         self.readers = consumers(*roots)
-        self.steps: list[Step] = []
+        self.nbytes = 0
         self.relations: dict[int, _Relation] = {}
         self.choices: dict[Hashable, Choice] = {}
         self.chosen: dict[int, Choice] = {}
@@ -123,37 +101,24 @@ class _Placing:
         self.tiles: dict[Hashable, Tiles] = {}
         self.partials: dict[Hashable, PartialResult] = {}
 
-    def program(self) -> Program:
-        """Places every relation."""
+    def placed(self) -> Placed:
+        """Places every operation, and completes the results."""
         for node in walk(*self.roots):
             if isinstance(node, Input):
                 self._input(node)
             else:
                 self._operation(node)
-        roots = tuple(map(self._result, self.roots))
-        return Program(self.sites, tuple(self.steps), roots)
-
-    def _result(self, root: Node) -> int:
-        relation = self.relations[id(root)]
-        if relation.source.partial is not None:
-            way = self.completions[id(root)] = freely(relation.source.partial)
-            self._complete(relation, way)
-        if not relation.steps:  # a stored tensor without a declared cut
-            assert isinstance(root, Input)
-            tiles = spread([(k.lo, k.hi) for k in root.schema.keys], self.sites)
-            relation.steps = [self._add(Load(root, tiles))]
-        return self._version(root, relation, 0)
-
-    def _add(self, step: Step) -> int:
-        self.steps.append(step)
-        return len(self.steps) - 1
+        for root in self.roots:
+            partial = self.relations[id(root)].source.partial
+            if partial is not None:
+                self._complete(root, freely(partial))
+        return Placed(self.chosen, self.completions, self.nbytes)
 
     def _input(self, node: Input) -> None:
-        """Records the fixed sites of a tensor, from which it is loaded when it is first read."""
+        """Records the fixed sites of a tensor."""
         relation = self.relations[id(node)] = _Relation()
         if node.settled:
             relation.source = Source((self._interned(lying(node, self.sites)),))
-            relation.steps = [_NOT_LOADED]
 
     def _operation(self, node: EinSum) -> None:
         cut = self.cuts[id(node)]
@@ -176,15 +141,13 @@ class _Placing:
             self._wish(node, read)
         for n, way in choice.closing.items():
             if read[n].source.partial is not None:
-                self.completions[id(node.operands[n].source)] = way
-                self._complete(read[n], way)
-        labels = (a.label for a in node.axes if a.define is None)
-        names = dict(zip(choice.cells.labels, labels, strict=True)) | {COPIES: COPIES}
-        fetched = [
-            self._fetch(o.source, r, fetch, names)
-            for o, r, fetch in zip(node.operands, read, choice.fetches, strict=True)
-        ]
-        self._local(node, choice, fetched, names)
+                self._complete(node.operands[n].source, way)
+        for o, relation, fetch in zip(node.operands, read, choice.fetches, strict=True):
+            self._fetch(o.source, relation, fetch)
+        partial = None if choice.partial is None else self._partial(choice.partial)
+        versions = (choice.tiles,) if partial is None else ()
+        source = Source(versions, partial, shared=self.readers[id(node)] > 1)
+        self.relations[id(node)] = _Relation(source)
 
     def _wish(self, node: EinSum, read: Sequence[_Relation]) -> None:
         """Records the preference to place operands without fixed sites like another operand."""
@@ -204,72 +167,22 @@ class _Placing:
                 tiles = Tiles(partial.tiles.sites, boxes)
                 self.wishes[id(o.source)] = replace(partial, tiles=tiles)
 
-    def _complete(self, relation: _Relation, way: Completion) -> None:
-        (partial,) = relation.steps
-        local, waiting = self.steps[partial], relation.source.partial
-        assert isinstance(local, Local)
-        assert waiting is not None
-        along = tuple(COPIES if n < 0 else local.labels[n] for n in waiting.along)
-        merge = Collective(way.collective, along, way.nbytes)
-        relation.steps = [self._add(Complete(partial, local.node, way.tiles, way.parts, (merge,)))]
-        relation.source = Source((self._interned(way.tiles),))
+    def _complete(self, node: Node, way: Completion) -> None:
+        self.completions[id(node)] = way
+        self.nbytes += way.nbytes
+        self.relations[id(node)].source = Source((self._interned(way.tiles),))
 
-    def _fetch(
-        self, node: Node, relation: _Relation, fetch: Fetch, names: Mapping[str, str]
-    ) -> tuple[int, np.ndarray]:
-        """The step that produces the needed tiles, and the tile that each cell reads.
-
-        Equal tiles are fetched once. Tiles that are complete at their sites are read in place.
-        """
-        known = relation.fetched.get(id(fetch.need))
-        if known is not None:
-            return known, fetch.pick
-        if relation.source.partial is not None:  # read unmerged, completed later
-            return relation.steps[0], fetch.pick
-        version = _in_place(relation.source, fetch)
-        if version is not None:
-            return self._version(node, relation, version), fetch.at_hand[fetch.pick, 1]
+    def _fetch(self, node: Node, relation: _Relation, fetch: Fetch) -> None:
+        """Counts the moved bytes; later readers take the tiles from the sites that have them."""
+        partial = relation.source.partial is not None  # read unmerged, completed later
+        if partial or id(fetch.need) in relation.fetched:
+            return
+        relation.fetched.add(id(fetch.need))
         nbytes = sum(c.nbytes for c in fetch.collectives)
-        if not fetch.used or (nbytes and _is_kept(node, fetch.need)):
-            assert isinstance(node, Input)
-            step = self._add(Load(node, fetch.need))
-        else:
-            sources = tuple(self._version(node, relation, v) for v in fetch.used)
-            moves = tuple(
-                replace(c, along=tuple(names[x] for x in c.along if x)) for c in fetch.collectives
-            )
-            exchange = Exchange(sources, fetch.at_hand, fetch.need, moves, fetch.completes)
-            step = self._add(exchange)
         if nbytes:
             relation.source = Source((*relation.source.versions, fetch.need))
-            relation.steps.append(step)
-        relation.fetched[id(fetch.need)] = step
-        return step, fetch.pick
-
-    def _version(self, node: Node, relation: _Relation, version: int) -> int:
-        """The step that produces a version of a relation."""
-        if relation.steps[version] == _NOT_LOADED:
-            assert isinstance(node, Input)
-            relation.steps[version] = self._add(Load(node, relation.source.versions[version]))
-        return relation.steps[version]
-
-    def _local(
-        self,
-        node: EinSum,
-        choice: Choice,
-        fetched: Sequence[tuple[int, np.ndarray]],
-        names: Mapping[str, str],
-    ) -> None:
-        cells = choice.cells
-        labels = tuple(names[x] for x in cells.labels)
-        grid = tuple((names[x], parts) for x, parts in cells.grid)
-        operands, picks = tuple(n for n, _ in fetched), tuple(pick for _, pick in fetched)
-        reads = operands, picks, choice.tiles, choice.partial is not None
-        step = self._add(Local(node, labels, grid, cells.sites, cells.boxes, *reads))
-        partial = None if choice.partial is None else self._partial(choice.partial)
-        versions = (choice.tiles,) if partial is None else ()
-        source = Source(versions, partial, shared=self.readers[id(node)] > 1)
-        self.relations[id(node)] = _Relation(source, [step])
+            if not (isinstance(node, Input) and is_kept(node, fetch.need)):
+                self.nbytes += nbytes
 
     def _interned(self, tiles: Tiles) -> Tiles:
         layout = tiles.layout
@@ -283,20 +196,9 @@ class _Placing:
         return self.partials.setdefault(key, partial)
 
 
-def _in_place(source: Source, fetch: Fetch) -> int | None:
-    """The version of a relation of which cells read complete tiles at their sites, if one is."""
-    if len(fetch.used) != 1 or (fetch.at_hand[:, 0] != 0).any():
-        return None
-    (version,) = fetch.used
-    whole = source.versions[version].boxes[fetch.at_hand[:, 1]]
-    return version if (fetch.need.boxes == whole).all() else None
-
-
-def _is_kept(node: Node, need: Tiles) -> bool:
-    """Whether sites keep a stored tensor in these tiles for later runs."""
-    if not isinstance(node, Input) or not node.constant:
-        return False
-    return int(need.volumes.sum()) <= keepable(node.schema.size)
+def is_kept(tensor: Input, need: Tiles) -> bool:
+    """True if sites keep a stored tensor in these tiles for later runs."""
+    return tensor.constant and int(need.volumes.sum()) <= keepable(tensor.schema.size)
 
 
 def _pinned_places(node: EinSum, pinned: Pinned) -> Hashable:

@@ -11,7 +11,7 @@ from einsql.core.boxes import common, extents, volumes
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete
 from einsql.ir.spmd.reduce_tree import rounds
-from einsql.optimizer.placement.layouts import beside
+from einsql.ir.tile_transfers import beside
 
 LARGEST_GRID = 2**22
 """The maximum of cells of an interval grid, 32 MiB of float64; else tiles are compared in pairs."""

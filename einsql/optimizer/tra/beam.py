@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
 from einsql.ir.ia.plan import LocalJoin, Node, children, operation, walk, with_children
 from einsql.ir.ia.printer import format_implementation
-from einsql.ir.ia.typing import remembering
+from einsql.ir.remembered import remembering
 from einsql.ir.tra import plan as tra
 from einsql.optimizer.lowering.translate import Stored, translate
 from einsql.optimizer.tra.composition import COMPOSITION

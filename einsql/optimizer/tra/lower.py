@@ -30,8 +30,11 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.structure import structure
+from einsql.ir.remembered import recalled
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import Dim, Dims, Domain, boundaries, cut_dims
+from einsql.ir.tra.kernel_typing import placed_domain
 
 Parts = Mapping[str, int | tuple[int, ...]]
 """For free labels the number of parts, or the boundaries as positions from the least value."""
@@ -103,7 +106,7 @@ class _Lowering:
         self, node: EinSum, operand: Operand, domain: Domain
     ) -> tuple[ra.Node, tuple[int, ...]]:
         """An operand in the tiles that the cells read, and the result's key of each of its keys."""
-        axes = [_read(node, operand, n, domain) for n in range(len(operand.labels))]
+        axes = _axes_read(node, operand, domain)
         if not isinstance(operand.source, Input) or operand.source.settled:
             source = self.relation(operand.source)
             keys = _same_tiles(source, axes)
@@ -129,6 +132,15 @@ def _domain(node: EinSum, parts: Parts) -> Domain:
     cuts = ((a, parts[a.label]) for a in free)
     return tuple(
         (a.label, cut if isinstance(cut, tuple) else boundaries(a.extent, cut)) for a, cut in cuts
+    )
+
+
+def _axes_read(node: EinSum, operand: Operand, domain: Domain) -> Dims:
+    """The intervals of an operand's axes that the cells read, over the keys of the result."""
+    number = next(n for n, o in enumerate(node.operands) if o is operand)
+    key = ("axes read", structure(node), number, placed_domain(node, domain))
+    return recalled(
+        key, lambda: tuple(_read(node, operand, n, domain) for n in range(len(operand.labels)))
     )
 
 

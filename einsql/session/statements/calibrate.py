@@ -32,7 +32,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.spmd.program import Exchange, Load, Program
 from einsql.optimizer.decomposition import Cut, Decomposition
-from einsql.optimizer.placement.placement import place
+from einsql.optimizer.lowering.graph_program import site_program
 from einsql.planner.compile import compiler
 from einsql.storage.fields import LocalFields
 
@@ -197,7 +197,7 @@ class _Measures:
     def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
         """Places a graph with the cut of each node in `parts`."""
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
-        return place(root, cut=Decomposition("calibration", sites, cuts, 0.0))
+        return site_program(root, cut=Decomposition("calibration", sites, cuts, 0.0))
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
         """Returns the seconds of each step of a program."""
