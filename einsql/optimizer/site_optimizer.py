@@ -18,12 +18,12 @@ import numpy as np
 from einsql.ir.einsum.graph import Roots
 from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import Program
-from einsql.optimizer.decomposition import Decomposition, Objective, Seconds, decompose
+from einsql.optimizer.decomposition import Decomposition, Objective, Seconds
 from einsql.optimizer.decomposition.alternatives import Alternatives
-from einsql.optimizer.decomposition.decompose import decomposition
+from einsql.optimizer.decomposition.decompose import cut_problem, decomposition
 from einsql.optimizer.decomposition.model import cost_key, free_candidates
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
-from einsql.optimizer.decomposition.problem import problem_of, with_published
+from einsql.optimizer.decomposition.problem import Problem, problem_of
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
 from einsql.optimizer.decomposition.schedules import Schedule, Schedules
 from einsql.optimizer.lowering.graph_program import graph_program
@@ -104,11 +104,10 @@ def plan_sites(
         InterfaceError: There is no such strategy.
         OperationalError: See `decompose`.
     """
-    cut = decompose(
-        *roots, sites=sites, strategy=strategy, objective=objective, disabled=disabled, pins=pins
-    )
+    problem = problem_of(*roots, sites=sites, disabled=disabled)
+    cut = cut_problem(problem, sites, strategy, objective, pins)
     with remembering():
-        improving = _Improving(roots, cut, objective, disabled, pins)
+        improving = _Improving(roots, problem, cut, objective, disabled, pins)
         if cut.strategy == "eindecomp":
             improving.apply_rules()
         return improving.plan()
@@ -138,6 +137,7 @@ class _Improving:
     def __init__(
         self,
         roots: Roots,
+        problem: Problem,
         cut: Decomposition,
         objective: Objective,
         disabled: frozenset[str],
@@ -145,8 +145,8 @@ class _Improving:
     ) -> None:
         self.roots, self.objective, self.disabled, self.pins = roots, objective, disabled, pins
         self.sites = cut.sites
-        self.problem = problem_of(*roots, sites=cut.sites, disabled=disabled)
-        self.published = with_published(self.problem)
+        self.problem = problem
+        self.published = problem.published
         self.best = _Sited(roots, cut)
         self.trace: list[CutStep] = []
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.ir.einsum.graph import Node
-from einsql.optimizer.decomposition import Cut, Decomposition, decompose
+from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.decomposition.decompose import cut_problem
+from einsql.optimizer.decomposition.problem import Problem
 from einsql.planner.plan import Plan
 from tests.engine.test_sites import CHAIN, QUERIES, chain, connection, explained
 from tests.support.plans import cached
@@ -41,8 +42,8 @@ def parts(text: str) -> Parts:
 def forced(sites: int, cuts: Cuts) -> Any:
     """A decomposition that gives each operation its cut."""
 
-    def cut(root: Node, *_: object, **__: object) -> Decomposition:
-        whole = decompose(root, sites=1).cuts
+    def cut(problem: Problem, *_: object) -> Decomposition:
+        whole = cut_problem(problem, 1).cuts
         all_wanted = [cuts(c) for c in whole] if callable(cuts) else [parts(x) for x in cuts]
         assert len(all_wanted) == len(whole), [c.parts for c in whole]
         made = []
@@ -66,7 +67,7 @@ def placed(
     con.execute("SET sites = 1; SET jit = 'never'")
     expected = con.execute(sql).fetchall()
     with monkeypatch.context() as patch:
-        patch.setattr("einsql.optimizer.site_optimizer.decompose", forced(sites, cuts))
+        patch.setattr("einsql.optimizer.site_optimizer.cut_problem", forced(sites, cuts))
         con.execute(f"SET sites = {sites}")
         rows = con.execute(sql).fetchall()
         # Against the largest value, for what is added may cancel.

@@ -16,7 +16,7 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import free_candidates, model_of
-from einsql.optimizer.decomposition.problem import Problem, with_published
+from einsql.optimizer.decomposition.problem import Problem
 from einsql.optimizer.decomposition.strategies import STRATEGIES
 from einsql.optimizer.decomposition.vectors import products, viable
 from tests.optimizer.problems import Builder, chain, random_problem, transformer
@@ -80,7 +80,7 @@ def test_equal_cuts_of_chains() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_elimination_and_the_integer_program_agree(seed: int) -> None:
-    problem = with_published(random_problem(seed, 8 + seed % 5))
+    problem = random_problem(seed, 8 + seed % 5).published
     model = model_of(problem, free_candidates((6, 8, 12)[seed % 3]))
     choice = eliminate(model)
     found = solve(model)
@@ -94,7 +94,7 @@ def test_elimination_and_the_integer_program_agree(seed: int) -> None:
 def test_the_search_alone_comes_close_to_the_optimum() -> None:
     gaps = []
     for seed in range(24):
-        problem = with_published(random_problem(seed, 8 + seed % 13))
+        problem = random_problem(seed, 8 + seed % 13).published
         model = model_of(problem, free_candidates((6, 8, 12, 16)[seed % 4]))
         best = eliminate(model)
         assert best is not None

@@ -9,7 +9,7 @@ from einsql.core.machine import Machine
 from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.decomposition.decompose import cut_problem
 from einsql.optimizer.decomposition.derivation import RUNNERS_UP, derivation
-from einsql.optimizer.decomposition.problem import Problem, with_published
+from einsql.optimizer.decomposition.problem import Problem
 from einsql.optimizer.decomposition.schedules import Schedule, completed
 from tests.optimizer.problems import chain, random_problem
 
@@ -18,7 +18,7 @@ SITES = 8
 
 def total(problem: Problem, parts: list[dict[str, int]], objective: Objective) -> float:
     schedules = [Schedule(np.array(list(p.values()), np.int64)) for p in parts]
-    return completed(with_published(problem), schedules, SITES, objective)[1]
+    return completed(problem.published, schedules, SITES, objective)[1]
 
 
 @pytest.mark.parametrize("objective", [Floats(), Seconds(Machine(), SITES, None)])

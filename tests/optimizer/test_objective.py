@@ -12,7 +12,7 @@ from einsql.errors import OperationalError
 from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.decomposition.decompose import cut_problem
 from einsql.optimizer.decomposition.objective import cell_bytes
-from einsql.optimizer.decomposition.problem import Problem, with_published
+from einsql.optimizer.decomposition.problem import Problem
 from einsql.optimizer.decomposition.refinement import refine
 from einsql.optimizer.decomposition.seconds import _overlap
 from einsql.optimizer.decomposition.vectors import products, viable
@@ -48,7 +48,7 @@ def vectors_of(extents: tuple[int, ...], p: int, exactly: bool) -> list[tuple[in
 
 def brute_force(problem: Problem, p: int, o: Objective, published: bool = True) -> float:
     """The least cost over every combination of vectors and layouts, counted one by one."""
-    shared = with_published(problem) if published else problem
+    shared = problem.published if published else problem
     options: list[list[np.ndarray]] = []
     for v in shared.vertices:
         found = [np.array([d]) for d in vectors_of(v.extents, p, o.exactly and v.contraction)]
@@ -139,7 +139,7 @@ def test_memory_is_a_constraint(name: str) -> None:
 
 
 def test_cuts_grown_from_those_for_fewer_sites_respect_memory() -> None:
-    problem, p = with_published(random_problem(4, 12)), 16
+    problem, p = random_problem(4, 12).published, 16
     operations = [v for v in problem.vertices if not v.publishes]
     memory = int(max(cell_bytes(v, viable(v, p, exactly=v.contraction)).min() for v in operations))
     free, limited = refine(problem, p), refine(problem, p, Floats(memory))
@@ -170,7 +170,7 @@ def test_a_shared_layout_may_be_finer_than_what_any_reader_wants() -> None:
     ik = b.op("ij,jk->ik", None, None)
     b.op("ik->i", ik)
     b.op("ik->k", ik)
-    problem = with_published(b.problem)
+    problem = b.problem.published
     use, layout = problem.vertices[1].uses[0], problem.vertices[1]
     o = Floats()
 

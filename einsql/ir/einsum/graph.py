@@ -219,8 +219,15 @@ class GridAxis:
     depth: int = 0
 
 
+class _Derived:
+    """A slot for what a node derives from its fields; copies and pickles derive it again."""
+
+    __slots__ = ("_schema",)
+    _schema: Schema
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class EinSum:
+class EinSum(_Derived):
     """One extended Einstein summation; `keys` are labels of the domain, in result order.
 
     Attributes:
@@ -241,11 +248,14 @@ class EinSum:
     @property
     def schema(self) -> Schema:
         """The schema of the result."""
-        axes = {a.label: a for a in self.axes}
-        return Schema(
-            tuple(Key(k, axes[k].lo, axes[k].hi) for k in self.keys),
-            tuple(Field(o.name, o.dtype) for o in self.outputs),
-        )
+        try:
+            return self._schema
+        except AttributeError:
+            axes = {a.label: a for a in self.axes}
+            keys = tuple(Key(k, axes[k].lo, axes[k].hi) for k in self.keys)
+            schema = Schema(keys, tuple(Field(o.name, o.dtype) for o in self.outputs))
+            object.__setattr__(self, "_schema", schema)
+            return schema
 
     @property
     def reduced(self) -> tuple[str, ...]:

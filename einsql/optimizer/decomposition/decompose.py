@@ -10,7 +10,7 @@ from einsql.ir.einsum.graph import Node
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pinned, Pins, with_copies, with_pins
-from einsql.optimizer.decomposition.problem import Problem, problem_of, with_published
+from einsql.optimizer.decomposition.problem import Problem, problem_of
 from einsql.optimizer.decomposition.schedules import (
     InapplicableError,
     Schedules,
@@ -133,7 +133,7 @@ def cut_problem(
         Error: See `decompose`.
     """
     chosen, argument = strategy_of(strategy)
-    published = with_published(problem)
+    published = problem.published
     rest = with_pins(problem, pins)
     notice = ""
     try:

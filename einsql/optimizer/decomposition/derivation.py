@@ -14,7 +14,7 @@ from einsql.optimizer.decomposition.alternatives import Alternatives
 from einsql.optimizer.decomposition.decompose import Cut, Decomposition
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fits
-from einsql.optimizer.decomposition.problem import Problem, with_published
+from einsql.optimizer.decomposition.problem import Problem
 from einsql.optimizer.decomposition.products import rules_of
 from einsql.optimizer.decomposition.schedules import Schedule
 from einsql.optimizer.decomposition.strategies import rivals
@@ -89,7 +89,7 @@ def derivation(problem: Problem, chosen: Decomposition, objective: Objective) ->
         else Schedule(free(v)[0])
         for v in problem.vertices
     ]
-    published = with_published(problem)
+    published = problem.published
     alternatives = Alternatives(published, schedules, chosen.sites, objective)
     choices = []
     for n, v in enumerate(published.vertices):

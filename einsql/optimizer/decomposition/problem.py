@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -125,13 +126,13 @@ class Vertex:
         return prod(self.extents)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """Vertices, producers first."""
 
     vertices: tuple[Vertex, ...]
 
-    @property
+    @cached_property
     def readers(self) -> list[list[tuple[int, int]]]:
         """For each vertex the (vertex, operand) pairs that read it."""
         pairs: list[list[tuple[int, int]]] = [[] for _ in self.vertices]
@@ -140,6 +141,15 @@ class Problem:
                 if use.producer is not None:
                     pairs[use.producer].append((n, k))
         return pairs
+
+    @cached_property
+    def published(self) -> Problem:
+        """The problem with a publishing vertex after every result with several readers.
+
+        A publishing vertex has no cost. Its layout is produced once and read by all readers, so a
+        shared result is repartitioned once to a cut that serves its readers.
+        """
+        return _with_published(self)
 
 
 def problem_of(*roots: Node, sites: int = MANY, disabled: frozenset[str] = frozenset()) -> Problem:
@@ -279,20 +289,18 @@ def renames(node: EinSum) -> bool:
     )
 
 
-def with_published(problem: Problem) -> Problem:
-    """Inserts a publishing vertex after every result with several readers.
-
-    A publishing vertex has no cost. Its layout is produced once and read by all readers, so a
-    shared result is repartitioned once to a cut that serves its readers.
-    """
+def _with_published(problem: Problem) -> Problem:
     readers = problem.readers
     vertices: list[Vertex] = []
     moved: dict[int, int] = {}
     for n, v in enumerate(problem.vertices):
         uses = tuple(
-            u if u.producer is None else replace(u, producer=moved[u.producer]) for u in v.uses
+            u
+            if u.producer is None or moved[u.producer] == u.producer
+            else replace(u, producer=moved[u.producer])
+            for u in v.uses
         )
-        vertices.append(replace(v, uses=uses))
+        vertices.append(v if uses == v.uses else replace(v, uses=uses))
         moved[n] = len(vertices) - 1
         cuttable = [k for k in v.keys if k is not None]
         if len(readers[n]) > 1 and cuttable:

@@ -22,7 +22,7 @@ from einsql.optimizer.decomposition.named import (
 )
 from einsql.optimizer.decomposition.objective import Objective, fits
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
-from einsql.optimizer.decomposition.problem import Problem, with_published
+from einsql.optimizer.decomposition.problem import Problem
 from einsql.optimizer.decomposition.products import rules_of
 from einsql.optimizer.decomposition.refinement import refine
 from einsql.optimizer.decomposition.schedules import (
@@ -67,7 +67,7 @@ def _unpublished(problem: Problem, vectors: list[np.ndarray]) -> Schedules:
 
 
 def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
-    shared = with_published(problem)
+    shared = problem.published
     model = model_of(shared, free_candidates(sites, objective.exactly, objective.memory), objective)
     choice = eliminate(model)
     if choice is not None:
@@ -92,7 +92,7 @@ def _least(
     """The cheapest schedules; the first among equals."""
     if len(candidates) == 1:
         return candidates[0]
-    published = with_published(problem)
+    published = problem.published
     totals = [completed(published, c, sites, objective)[1] for c in candidates]
     least = min(totals)
     return next(c for c, t in zip(candidates, totals, strict=True) if t <= least * (1 + 1e-12))
@@ -129,7 +129,7 @@ def rivals(problem: Problem, sites: int, objective: Objective) -> dict[str, floa
         sites: p, the number of sites.
         objective: The objective to minimise.
     """
-    published = with_published(problem)
+    published = problem.published
     candidates = (
         *_published(problem, sites, objective),
         *_by_labels(problem, sites),
@@ -179,7 +179,7 @@ def _full(
 
 
 def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
-    shared = with_published(problem)
+    shared = problem.published
     model = model_of(shared, free_candidates(sites, objective.exactly, objective.memory), objective)
     choice = eliminate(model)
     if choice is None:
