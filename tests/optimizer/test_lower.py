@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -41,15 +41,23 @@ from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import BlockSchema, Dim, key_label
 from einsql.ir.tra.kernels import Tile, instantiate
 from einsql.ir.tra.printer import format_plan
-from einsql.optimizer.decomposition import STRATEGIES, decompose
+from einsql.optimizer.decomposition import STRATEGIES, Decomposition, decompose
 from einsql.optimizer.placement.layouts import declared
+from einsql.optimizer.placement.physical import physical_plan
 from einsql.optimizer.tra import implement
 from einsql.optimizer.tra.lower import lower
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.ir.test_notation import EXPRESSIONS, operands
 from tests.optimizer.graphs import data, key, less, random_graph, random_join, tensor
-from tests.support.levels import assert_same, by_definition, parts_of, random_parts, same_fields
+from tests.support.levels import (
+    assert_same,
+    by_definition,
+    by_sites,
+    parts_of,
+    random_parts,
+    same_fields,
+)
 from tests.support.oracle.choices import Choices
 from tests.support.oracle.data import random_database
 from tests.support.oracle.generate import Generator
@@ -180,7 +188,7 @@ def test_random_graphs_under_random_cuts(make: Callable[[int], EinSum], start: i
 
 
 def lowered_everywhere(queries: int, seed: int) -> int:
-    """Lowers random queries under the cuts of every strategy at 2, 3 and 5 sites.
+    """Lowers and places random queries under the cuts of every strategy at 2, 3 and 5 sites.
 
     Returns:
         The number of compared plans.
@@ -201,27 +209,28 @@ def lowered_everywhere(queries: int, seed: int) -> int:
             except einsql.Error:
                 continue
             number += 1
-            for cuts in _cuts_of_strategies(root):
-                (lowered,) = lower([root], cuts)
+            for cut in _cuts_of_strategies(root):
+                (lowered,) = lower([root], parts_of(root, cut.cuts))
                 same_fields(root, by_definition(lowered, root, inputs), wanted, 1e-9)
+                placed = physical_plan(root, cut=cut).roots[0]
+                same_fields(root, by_sites(placed, root, inputs), wanted, 1e-9)
                 compared += 1
         pair.close()
     return compared
 
 
-def _cuts_of_strategies(root: Node) -> list[Mapping[EinSum, Mapping[str, int]]]:
+def _cuts_of_strategies(root: Node) -> list[Decomposition]:
     """The different cuts of all strategies."""
     labels = [a.label for n in walk(root) if isinstance(n, EinSum) for a in n.axes if not a.define]
-    different: dict[object, Mapping[EinSum, Mapping[str, int]]] = {}
+    different: dict[object, Decomposition] = {}
     for sites in (2, 3, 5):
         for name in STRATEGIES:
             argument = f":{labels[0] if labels else 'nothing'}" if name in ("data", "model") else ""
             try:
-                cuts = decompose(root, sites=sites, strategy=name + argument).cuts
+                cut = decompose(root, sites=sites, strategy=name + argument)
             except einsql.OperationalError:  # not proven in time
                 continue
-            parts = parts_of(root, cuts)
-            different[tuple(tuple(p.items()) for p in parts.values())] = parts
+            different[tuple(tuple(c.parts.items()) for c in cut.cuts)] = cut
     return list(different.values())
 
 

@@ -17,8 +17,11 @@ from einsql.engine.step import Measure, Step
 from einsql.errors import DataError, NotSupportedError
 from einsql.ir.einsum.graph import EinSum, Node, walk
 from einsql.ir.einsum.interpreter import evaluate, wide
+from einsql.ir.ia import plan as ia
+from einsql.ir.ia.interpreter import evaluate_physical
 from einsql.ir.tra import plan as ra
-from einsql.ir.tra.interpreter import evaluate_blocks
+from einsql.ir.tra.block_schema import BlockSchema
+from einsql.ir.tra.interpreter import Blocks, evaluate_blocks
 from einsql.ir.tra.printer import format_plan
 from einsql.optimizer.decomposition import Cut, decompose
 from einsql.optimizer.tra.lower import lower
@@ -53,11 +56,19 @@ def _parts(node: EinSum, pick: Random) -> dict[str, int]:
 
 def by_definition(plan: ra.Node, node: Node, inputs: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
     """The fields of a node as the reference interpreter of its plan gives them."""
-    schema = plan.schema
+    return _fields(evaluate_blocks(plan, inputs), plan.schema, node)
+
+
+def by_sites(plan: ia.Node, node: Node, inputs: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
+    """The fields of a node as the reference interpreter of its placed plan gives them."""
+    return _fields(evaluate_physical(plan, inputs), plan.schema.blocks, node)
+
+
+def _fields(blocks: Blocks, schema: BlockSchema, node: Node) -> dict[str, np.ndarray]:
     assert schema.fields == node.schema.fields
     fields = {f.name: np.zeros(node.schema.shape, wide(f.dtype).numpy) for f in schema.fields}
     covered = np.zeros(node.schema.shape, np.int64)
-    for key, record in evaluate_blocks(plan, inputs).items():
+    for key, record in blocks.items():
         place = tuple(slice(lo, hi) for lo, hi in schema.box(key).tolist())
         assert {a.shape for a in record.values()} <= {schema.shape(key)}
         covered[place] += 1

@@ -20,8 +20,8 @@ from einsql.ir.einsum.graph import EinSum, Expr
 from einsql.ir.einsum.interpreter import Fields, evaluate_node, wide
 from einsql.ir.einsum.partial_states import merged_state, state_fields
 from einsql.ir.tra import plan as tra
-from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, cut_dims, over_keys
-from einsql.ir.tra.kernel_typing import domain_cells, operand_key
+from einsql.ir.tra.block_schema import BlockSchema, Domain, KeyTuple, cut_dims, over_keys
+from einsql.ir.tra.kernel_typing import operand_key
 from einsql.ir.tra.kernels import Merge, instantiate, reductions
 from einsql.ir.tra.typing import assembled, by_axis, without
 
@@ -49,12 +49,7 @@ def _relation(
     node: tra.Node, operands: Sequence[Blocks], inputs: Mapping[str, Mapping[str, np.ndarray]]
 ) -> Blocks:
     if isinstance(node, tra.Scan):
-        arrays = inputs[node.tensor.name]
-        record = {
-            f.name: loaded(np.asarray(arrays[f.name]), f.dtype).astype(wide(f.dtype).numpy)
-            for f in node.schema.fields
-        }
-        return _cut(record, node.schema)
+        return cut_record(stored_record(node.schema.fields, inputs[node.tensor.name]), node.schema)
     if isinstance(node, tra.Join):
         return _join(node, operands) if node.domain is None else _cells(node, operands)
     (source,) = operands
@@ -62,41 +57,53 @@ def _relation(
         case tra.Aggregate():
             groups = grouped((tuple(k[g] for g in node.group_by), r) for k, r in source.items())
             fields = node.schema.fields
-            return {k: _merged(fields, node.merge, records) for k, records in groups.items()}
+            return {k: merged_records(fields, node.merge, records) for k, records in groups.items()}
         case tra.ReKey():
-            return {tuple(_at(e, key) for e in node.keys): r for key, r in source.items()}
+            return {tuple(key_value(e, key) for e in node.keys): r for key, r in source.items()}
         case tra.Filter():
-            return {key: r for key, r in source.items() if _at(node.condition, key)}
+            return {key: r for key, r in source.items() if key_value(node.condition, key)}
         case tra.Transform():
-            return {key: _kernel(node.kernel, [r]) for key, r in source.items()}
+            return {key: kernel_record(node.kernel, [r]) for key, r in source.items()}
         case tra.Tile():
             extents = node.source.schema.dims[node.dim]
             return {
-                (*key, n): {
-                    name: a.take(range(lo, min(lo + node.size, extents.at(key))), node.dim)
-                    for name, a in record.items()
-                }
+                (*key, n): tile
                 for key, record in source.items()
-                for n, lo in enumerate(range(0, max(1, extents.at(key)), node.size))
+                for n, tile in enumerate(tiled(record, node.dim, node.size, extents.at(key)))
             }
         case tra.Stack():
             in_order = sorted(source.items(), key=lambda pair: pair[0][node.key])
             stacks = grouped((without(k, node.key), r) for k, r in in_order)
-            return {k: _concatenated(records, node.dim) for k, records in stacks.items()}
+            return {k: concatenated(records, node.dim) for k, records in stacks.items()}
         case tra.Repartition():
             schema = node.source.schema
             if by_axis(node.cuts) is not None:
                 dims = cut_dims(assembled(schema, "Repartition"))
                 schema = BlockSchema(schema.bounds, dims, schema.fields)
-            return _cut(_tensor(source, schema), node.schema)
+            return cut_record(assembled_tensor(source, schema), node.schema)
 
 
-def _cut(record: Fields, schema: BlockSchema) -> Blocks:
+def stored_record(fields: Sequence[Field], arrays: Mapping[str, np.ndarray]) -> Fields:
+    """The record of a stored tensor; floats are float64."""
+    return {
+        f.name: loaded(np.asarray(arrays[f.name]), f.dtype).astype(wide(f.dtype).numpy)
+        for f in fields
+    }
+
+
+def tiled(record: Fields, dim: int, size: int, extent: int) -> list[Fields]:
+    """A record in tiles of a size along an axis; the last one may be smaller."""
+    spans = [range(lo, min(lo + size, extent)) for lo in range(0, max(1, extent), size)]
+    return [{name: a.take(span, dim) for name, a in record.items()} for span in spans]
+
+
+def cut_record(record: Fields, schema: BlockSchema) -> Blocks:
+    """The blocks of a tensor."""
     places = ((key, tuple(slice(*i) for i in schema.box(key))) for key in schema.each_key())
     return {key: {n: a[place] for n, a in record.items()} for key, place in places}
 
 
-def _tensor(blocks: Blocks, schema: BlockSchema) -> Fields:
+def assembled_tensor(blocks: Blocks, schema: BlockSchema) -> Fields:
     """Assembles the tensor of a relation whose arrays have positions."""
     shape = np.max([schema.box(key)[:, 1] for key in schema.each_key()], axis=0)
     record = {f.name: np.zeros(shape, wide(f.dtype).numpy) for f in schema.fields}
@@ -107,7 +114,8 @@ def _tensor(blocks: Blocks, schema: BlockSchema) -> Fields:
     return record
 
 
-def _concatenated(records: Sequence[Fields], dim: int) -> Fields:
+def concatenated(records: Sequence[Fields], dim: int) -> Fields:
+    """The records side by side along an axis."""
     return {name: np.concatenate([r[name] for r in records], axis=dim) for name in records[0]}
 
 
@@ -121,30 +129,53 @@ def _join(node: tra.Join, operands: Sequence[Blocks]) -> Blocks:
             for place, k in zip(places, own_key, strict=True)
         ):
             records = [record for _, record in pairs]
-            matches[tuple(key[n] for n in sorted(key))] = _kernel(node.kernel, records)
+            matches[tuple(key[n] for n in sorted(key))] = kernel_record(node.kernel, records)
     return matches
 
 
 def _cells(node: tra.Join, operands: Sequence[Blocks]) -> Blocks:
     """The cells of an EinSum, each on the tiles that it reads."""
-    assert node.domain is not None
-    labels = [label for label, _ in node.domain]
     records: Blocks = {}
-    cells = domain_cells(node.kernel, node.domain, node.schema)
-    for key, cell in zip(node.schema.each_key(), cells, strict=True):
+    for key in node.schema.each_key():
         keys = [operand_key(key, places) for places in node.keys]
-        boxes = [
-            source.schema.box(k) + [[axis.lo] for axis in o.source.schema.keys]
-            if o.labels
-            else np.zeros((0, 2), np.int64)
-            for o, source, k in zip(node.kernel.operands, node.sources, keys, strict=True)
-        ]
-        local = cell_node(node.kernel, labels, cell, boxes, shifted=False)
-        records[key] = _run(local, [o[k] for o, k in zip(operands, keys, strict=True)])
+        boxes = [s.schema.box(k) for s, k in zip(node.sources, keys, strict=True)]
+        taken = [o[k] for o, k in zip(operands, keys, strict=True)]
+        assert node.domain is not None
+        records[key] = cell_record(node.kernel, node.domain, key, boxes, taken)
     return records
 
 
-def _kernel(kernel: EinSum, records: Sequence[Fields]) -> Fields:
+def cell_record(
+    kernel: EinSum,
+    domain: Domain,
+    key: KeyTuple,
+    boxes: Sequence[np.ndarray],
+    records: Sequence[Fields],
+) -> Fields:
+    """The record of one cell of an EinSum.
+
+    Args:
+        kernel: The EinSum.
+        domain: The cut labels with their boundaries.
+        key: The number of the interval of each of them.
+        boxes: The positions of each operand's tile, int64 (axes, 2).
+        records: The tiles.
+    """
+    cut = [
+        (boundaries[k], boundaries[k + 1]) for (_, boundaries), k in zip(domain, key, strict=True)
+    ]
+    labels = [label for label, _ in domain]
+    lows = np.array([kernel.axis(label).lo for label in labels], np.int64).reshape(-1, 1)
+    cell = np.array(cut, np.int64).reshape(-1, 2) + lows
+    places = []
+    for o, box in zip(kernel.operands, boxes, strict=True):
+        first = np.array([k.lo for k in o.source.schema.keys], np.int64).reshape(-1, 1)
+        places.append(box + first)
+    return _run(cell_node(kernel, labels, cell, places, shifted=False), records)
+
+
+def kernel_record(kernel: EinSum, records: Sequence[Fields]) -> Fields:
+    """The record that a template computes from tiles."""
     shapes = [next(iter(r.values())).shape for r in records]
     return _run(instantiate(kernel, shapes), records)
 
@@ -154,7 +185,8 @@ def _run(kernel: EinSum, records: Sequence[Fields]) -> Fields:
         return evaluate_node(kernel, list(records))
 
 
-def _merged(fields: Sequence[Field], merge: Merge, records: Sequence[Fields]) -> Fields:
+def merged_records(fields: Sequence[Field], merge: Merge, records: Sequence[Fields]) -> Fields:
+    """Merges records by ⊕; the state of a reduction is merged once."""
     names_of = reductions(merge)
     states = [state_fields(f.name, r) for f, r in zip(fields, names_of, strict=True)]
     joint = {name for names in states for name in names[1:]}
@@ -169,5 +201,6 @@ def _merged(fields: Sequence[Field], merge: Merge, records: Sequence[Fields]) ->
     return total
 
 
-def _at(expr: Expr, key: KeyTuple) -> int:
+def key_value(expr: Expr, key: KeyTuple) -> int:
+    """The value of a function of a key."""
     return int(over_keys(expr, np.array([key], np.int64).reshape(1, len(key)))[0])

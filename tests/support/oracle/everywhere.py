@@ -16,13 +16,17 @@ from einsql.core.machine import Machine
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import EinSum, walk
+from einsql.ir.einsum.interpreter import evaluate
 from einsql.optimizer.decomposition import STRATEGIES
+from einsql.optimizer.site_optimizer import SitePlan
+from einsql.optimizer.tra.lower import lower
 from einsql.planner.compile import compiler
 from einsql.planner.plan import Plan
 from einsql.planner.sites import sited
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query as Asked
 from einsql.storage.fields import Fields
+from tests.support.levels import by_definition, by_sites, parts_of, same_fields
 from tests.support.oracle.campaign import QUERIES_PER_DATABASE
 from tests.support.oracle.choices import Choices
 from tests.support.oracle.compare import difference
@@ -158,7 +162,30 @@ def _run(
         why = f"{placed.bytes_sent} bytes planned, EinDecomp counts {cut.floats} floats"
     if not why and site_plan.plan.bytes_sent != placed.bytes_sent:
         why = f"{placed.bytes_sent} bytes planned, {site_plan.plan.bytes_sent} in IA"
+    if not why and settings.cost == "floats":
+        why = _interpreted(plan, inputs, site_plan)
     return why, sent, cut.strategy.partition(":")[0]
+
+
+def _interpreted(plan: Plan, inputs: Mapping[str, Fields], site_plan: SitePlan) -> str:
+    """Interprets a query at every level: where the levels differ."""
+    root = plan.optimized.root
+    arrays = {name: dict(fields) for name, fields in inputs.items()}
+    try:
+        wanted = evaluate(root, arrays)
+    except einsql.DataError:  # an element that no row of the result reads
+        return ""
+    (lowered,) = lower([root], parts_of(root, site_plan.cut.cuts))
+    levels = {
+        "TRA": by_definition(lowered, root, arrays),
+        "IA": by_sites(site_plan.plan.roots[0], root, arrays),
+    }
+    for level, fields in levels.items():
+        try:
+            same_fields(root, fields, wanted, 1e-9)
+        except AssertionError as differs:
+            return f"{level} differs from EinSum: {differs}"
+    return ""
 
 
 def _label(plan: Plan) -> str:
