@@ -42,6 +42,15 @@ def common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.stack([lo, hi], axis=-1)
 
 
+def common_volumes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The numbers of keys that boxes have in common, int64 (…); arguments as of `common`."""
+    total = np.ones(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), np.int64)
+    for axis in range(a.shape[-2]):
+        lo = np.maximum(a[..., axis, 0], b[..., axis, 0])
+        total *= np.maximum(np.minimum(a[..., axis, 1], b[..., axis, 1]) - lo, 0)
+    return total
+
+
 def extents(boxes: np.ndarray) -> np.ndarray:
     """The numbers of keys along each axis, int64 (…, axes)."""
     return np.asarray(np.maximum(0, boxes[..., 1] - boxes[..., 0]))

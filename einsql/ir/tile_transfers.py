@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from einsql.core.boxes import common, volumes
+from einsql.core.boxes import common_volumes
 from einsql.ir.layout import Tiles
 
 
@@ -20,9 +20,10 @@ def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
     counts = np.zeros(len(need.sites), np.int64)
     holder = np.full(len(need.sites), -1)
     for there, at in beside(need, have):
-        shared = common(need.boxes, have.boxes[at])
-        counts += volumes(shared) * there
-        holds = there & (shared == need.boxes).all(axis=(1, 2))
+        boxes = have.boxes[at]
+        counts += common_volumes(need.boxes, boxes) * there
+        inside = (boxes[:, :, 0] <= need.boxes[:, :, 0]) & (need.boxes[:, :, 1] <= boxes[:, :, 1])
+        holds = there & inside.all(axis=1)
         holder[holds] = at[holds]
     return counts, holder
 

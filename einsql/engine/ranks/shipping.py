@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from einsql.core.boxes import common, volumes
+from einsql.core.boxes import common_volumes, volumes
 from einsql.core.schema import Schema
 from einsql.engine.ranks.messages import Sent, Slice, Source
 from einsql.engine.ranks.tile_store import nbytes
@@ -81,5 +81,5 @@ def covers(tiles: Tiles, schema: Schema) -> bool:
     boxes = tiles.boxes[: tiles.once]
     if len(boxes) > MOST_TILES or int(volumes(boxes).sum()) != schema.size:
         return False
-    shared = volumes(common(boxes[:, None], boxes[None])).sum(axis=1)
+    shared = common_volumes(boxes[:, None], boxes[None]).sum(axis=1)
     return bool((shared == volumes(boxes)).all())

@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.boxes import common, extents, volumes
 from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.remembered import remembered
-from einsql.ir.tra.block_schema import Cuts, Dims, codes
+from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, codes
 from einsql.ir.tra.typing import assembled, by_axis
 
 
@@ -89,14 +89,18 @@ def piece_transfers(
         target: The new blocks.
         cuts: The cuts of the new blocks, or their axes in intervals.
     """
-    new = by_axis(cuts)
-    if new is None:
-        shared = common(target.blocks.boxes()[:, None], source.blocks.boxes()[None])
-        after, before = np.nonzero(volumes(shared))
-        boxes = shared[after, before]
-    else:
+    new, axes = by_axis(cuts), range(len(cuts))
+    if new is not None:
         old = assembled(source.blocks, "Repartition")
-        before, after, boxes = _cut_pieces(source.blocks.bounds, old, target.blocks.bounds, new)
+        before, after, boxes = _cut_pieces((old, axes, source.blocks), (new, axes, target.blocks))
+    else:
+        ends = [_cuts_of(r.blocks) for r in (source, target)]
+        if ends[0] is not None and ends[1] is not None:
+            before, after, boxes = _cut_pieces(ends[0], ends[1])
+        else:
+            shared = common(target.blocks.boxes()[:, None], source.blocks.boxes()[None])
+            after, before = np.nonzero(volumes(shared))
+            boxes = shared[after, before]
     have, want = source.holders[before], target.holders[after]
     piece, part, copy = np.nonzero(want >= 0)
     site, have = want[piece, part, copy], have[piece, part]
@@ -105,19 +109,37 @@ def piece_transfers(
     return PieceTransfers(before[piece], after[piece], boxes[piece], origin, site)
 
 
-def _cut_pieces(
-    old_bounds: Sequence[int], old: Cuts, new_bounds: Sequence[int], new: Cuts
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+_Cut = tuple[Cuts, Sequence[int | None], BlockSchema]
+"""For each axis of a relation its boundaries, and the key that cuts it; and the relation."""
+
+
+def _cuts_of(blocks: BlockSchema) -> _Cut | None:
+    """The cuts of a relation, each by a key of its own; None if an axis is not cut so."""
+    cuts = [d.cut for d in blocks.dims]
+    keys = [d.keys[0] if d.keys else None for d in blocks.dims]
+    cutting = [k for k in keys if k is not None]
+    if None in cuts or sorted(cutting) != list(range(len(blocks.bounds))):
+        return None
+    return tuple(c for c in cuts if c is not None), keys, blocks
+
+
+def _cut_pieces(old: _Cut, new: _Cut) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The old and the new block of each piece of a tensor that is cut anew, and its box."""
-    along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
+    along = [_overlaps(a, b) for a, b in zip(old[0], new[0], strict=True)]
     count = prod(len(pieces) for pieces, _ in along)
     number = np.indices([len(pieces) for pieces, _ in along]).reshape(len(along), count)
     pieces = np.zeros((count, len(along), 2), np.int64)
     boxes = np.zeros((count, len(along), 2), np.int64)
     for axis, (blocks, intervals) in enumerate(along):
         pieces[:, axis], boxes[:, axis] = blocks[number[axis]], intervals[number[axis]]
-    (before,) = codes(old_bounds, pieces[:, :, 0])
-    (after,) = codes(new_bounds, pieces[:, :, 1])
+    rows: list[np.ndarray] = []
+    for which, (_, keys, relation) in enumerate((old, new)):
+        at = np.zeros((count, len(relation.bounds)), np.int64)
+        for axis, key in enumerate(keys):
+            if key is not None:
+                at[:, key] = pieces[:, axis, which]
+        rows += codes(relation.bounds, at)
+    before, after = rows
     order = np.lexsort((before, after))
     return before[order], after[order], boxes[order]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from math import prod
 
-from einsql.core.boxes import common, volumes
+from einsql.core.boxes import common_volumes
 from einsql.core.mappings import memoized
 from einsql.errors import InterfaceError, InternalError
 from einsql.ir.layout import (
@@ -66,7 +66,7 @@ class Move:
 
 def lacking(before: Region, after: Region) -> int:
     """The number of elements that sites need and do not store."""
-    kept = volumes(common(before.boxes, after.boxes)) * before.there * after.there
+    kept = common_volumes(before.boxes, after.boxes) * before.there * after.there
     return int(after.volumes.sum() - kept.sum())
 
 

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.core.boxes import common, split, volumes
+from einsql.core.boxes import common_volumes, split
 from einsql.errors import InternalError
 from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import EinSum, Input
@@ -323,6 +323,6 @@ def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
 
 def following(need: Tiles, have: Tiles) -> np.ndarray | None:
     """For each needed tile the site with most of its elements, if these sites are distinct."""
-    shared = volumes(common(need.boxes[:, None], have.boxes[None]))
+    shared = common_volumes(need.boxes[:, None], have.boxes[None])
     sites = have.sites[shared.argmax(axis=1)]
     return sites if len(np.unique(sites)) == len(sites) else None

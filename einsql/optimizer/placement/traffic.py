@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.core.boxes import common, extents, volumes
+from einsql.core.boxes import common, common_volumes, extents
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete
 from einsql.ir.spmd.reduce_tree import rounds
@@ -86,7 +86,7 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
     theirs, columns = zip(*(_intervals(others[:, a]) for a in axes), strict=True)
     shape = [len(t) for t in theirs]
     if prod(max(len(m), n) for m, n in zip(mine, shape, strict=True)) > LARGEST_GRID:
-        shared = (volumes(common(box[None], others)) for box in boxes)
+        shared = (common_volumes(box[None], others) for box in boxes)
         pairs = np.array([(v.sum(), (v > 0).sum()) for v in shared], np.float64).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
     lengths = []
@@ -118,7 +118,7 @@ def _staying(have: Tiles, need: Tiles, sites: int) -> tuple[np.ndarray, np.ndarr
     """Elements of needed tiles that their site already stores, and the number of their pieces."""
     stays, pieces = np.zeros(sites), np.zeros(sites)
     for there, at in beside(need, have):
-        shared = volumes(common(need.boxes, have.boxes[at])) * there
+        shared = common_volumes(need.boxes, have.boxes[at]) * there
         stays += np.bincount(need.sites, shared, sites)
         pieces += np.bincount(need.sites, shared > 0, sites)
     return stays, pieces
