@@ -12,10 +12,9 @@ import numpy as np
 from einsql.core.boxes import volumes
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.layout import Partial, Tiles
-from einsql.ir.spmd.program import COPIES, Collective, state_bytes, tuple_bytes
-from einsql.ir.tile_transfers import here, lacking, same
+from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes
+from einsql.ir.tile_transfers import here, lacking
 from einsql.optimizer.decomposition import Cut
-from einsql.optimizer.placement.collectives import collectives
 from einsql.optimizer.placement.completion import Completion, PartialResult, completions, merging
 from einsql.optimizer.placement.deferred_reduction import completed_cells, partial_cells
 from einsql.optimizer.placement.layouts import (
@@ -30,7 +29,6 @@ from einsql.optimizer.placement.layouts import (
     made_layout,
     needed,
     pinned_cells,
-    read_layout,
 )
 from einsql.optimizer.placement.traffic import leaving
 
@@ -69,20 +67,11 @@ class Fetch:
 
     Attributes:
         need: The tiles that cells read.
-        pick: The tile of each cell.
-        used: The numbers of the versions that provide the tiles; empty for a stored tensor, and
-            for partial tiles, which are read unmerged.
-        at_hand: As in `Exchange`.
-        collectives: As in `Exchange`.
-        completes: As in `Exchange`.
+        nbytes: Bytes that move, beyond those that sites store.
     """
 
     need: Tiles
-    pick: np.ndarray
-    used: tuple[int, ...]
-    at_hand: np.ndarray
-    collectives: tuple[Collective, ...]
-    completes: bool
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,7 +184,7 @@ def _peak(
                 out, into = merging(s.partial, way, cells.among) * s.partial.width
                 sent, received = sent + out, received + into
         if versions:
-            need = needed(node, n, cells) if alone else distinct(needed(node, n, cells))[0]
+            need = needed(node, n, cells) if alone else distinct(needed(node, n, cells))
             present, holder = here(need, versions[0])
             absent = holder < 0
             for more in versions[1:]:
@@ -235,9 +224,7 @@ def _still_partial(
     node: EinSum, cells: Cells, waiting: Sequence[PartialResult], intern: Intern
 ) -> Choice:
     """The placement of a map that runs on partial values and returns partial values."""
-    each = np.arange(len(cells.sites))
-    at_hand = np.zeros((0, 2), np.int64)
-    fetches = tuple(Fetch(p.tiles, each, (), at_hand, (), False) for p in waiting)
+    fetches = tuple(Fetch(p.tiles, 0) for p in waiting)
     layout = made_layout(node, cells, copies=Partial())
     tiles = intern(laid(made(node, cells), layout))
     width = tuple_bytes(node)
@@ -313,21 +300,9 @@ def _fetches(
         versions[read] = [intern(way.tiles)]
     fetches = []
     for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
-        need, pick = distinct(needed(node, n, cells))
-        need = laid(need, read_layout(node, n, cells))
-        known = versions[id(s)]
-        if not known:
-            at_hand = np.zeros((0, 2), np.int64)
-            fetches.append(Fetch(intern(need), pick, (), at_hand, (), False))
-            continue
-        elements, at_hand = lacking(need, known)
-        used = tuple(int(v) for v in np.unique(np.maximum(0, at_hand[:, 0])))
-        is_here = at_hand[:, 0] >= 0
-        at_hand[is_here, 0] = np.searchsorted(used, at_hand[is_here, 0])
-        completes = s.partial is not None and elements > 0 and same(need, s.partial.tiles)
-        moves = collectives(known[used[0]], need, elements, tuple_bytes(o.source))
-        need = intern(need)
-        fetches.append(Fetch(need, pick, used, at_hand, moves, completes))
+        need, known = intern(distinct(needed(node, n, cells))), versions[id(s)]
+        elements = lacking(need, known)[0] if known else 0
+        fetches.append(Fetch(need, elements * tuple_bytes(o.source)))
         if elements:
             known.append(need)
     return tuple(fetches)

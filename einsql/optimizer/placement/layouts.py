@@ -253,36 +253,41 @@ def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
     return Tiles(cells.sites, boxes)
 
 
-def read_layout(node: EinSum, operand: int, cells: Cells) -> Layout | None:
-    """The layout of the tiles of an operand that the cells read."""
-    labels = node.operands[operand].labels
-    return _layout(cells, lambda x: Shard(labels.index(x)) if labels.count(x) == 1 else REPLICATE)
-
-
 def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout | None:
     """The layout of the cells' results; `copies` is the entry of the axis of copies."""
 
-    def entry(label: str) -> Entry:
+    def entry(label: str, depth: int) -> Entry:
         if label == COPIES:
             return copies
-        return Shard(node.keys.index(label)) if label in node.keys else Partial()
+        return Shard(node.keys.index(label), depth) if label in node.keys else Partial()
 
-    return _layout(cells, entry)
+    return grid_layout(cells, entry)
 
 
-def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
-    """A layout with one entry for each axis of the grid; idle sites store nothing."""
+def grid_layout(cells: Cells, entry: Callable[[str, int], Entry]) -> Layout | None:
+    """The layout over all sites with an entry for each axis of the cells' grid.
+
+    Args:
+        cells: The cells.
+        entry: Returns the entry for the label of an axis and its depth.
+
+    Returns:
+        The layout, in which idle sites store nothing; None if no grid has all sites.
+    """
     idle, rest = divmod(cells.among, len(cells.sites))
     if rest or not idle:
         return None
-    axes = [(axis, entry(axis[0])) for axis in cells.grid]
-    for n, depth in enumerate(cells.depths):
-        axis, placed = axes[n]
-        if isinstance(placed, Shard):
-            axes[n] = axis, replace(placed, depth=depth)
+    axes: list[tuple[tuple[str, int], Entry]]
+    axes = list(zip(cells.grid, entries(cells, entry), strict=True))
     if idle > 1:
         axes.insert(cells.idle, (("", idle), Single()))
     return Layout(Mesh(tuple(axis for axis, _ in axes)), tuple(e for _, e in axes))
+
+
+def entries(cells: Cells, entry: Callable[[str, int], Entry]) -> tuple[Entry, ...]:
+    """The entry of each axis of the cells' grid; arguments as of `grid_layout`."""
+    depths = cells.depths or (0,) * len(cells.grid)
+    return tuple(entry(label, depth) for (label, _), depth in zip(cells.grid, depths, strict=True))
 
 
 def laid(tiles: Tiles, layout: Layout | None) -> Tiles:
@@ -314,11 +319,14 @@ def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
     return np.argsort(group, kind="stable").reshape(group.max() + 1, -1)
 
 
-def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
-    """The distinct tiles, and the tile of each cell."""
+def distinct(need: Tiles) -> Tiles:
+    """The distinct tiles, by site."""
+    if len(np.unique(need.sites)) == len(need.sites):
+        by_site = np.argsort(need.sites)
+        return Tiles(need.sites[by_site], need.boxes[by_site])
     rows = np.concatenate([need.sites[:, None], need.boxes.reshape(len(need.sites), -1)], axis=1)
-    _, first, pick = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return Tiles(need.sites[first], need.boxes[first]), pick.reshape(-1)
+    first = np.unique(rows, axis=0, return_index=True)[1]
+    return Tiles(need.sites[first], need.boxes[first])
 
 
 def following(need: Tiles, have: Tiles) -> np.ndarray | None:

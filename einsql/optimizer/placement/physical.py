@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from einsql.ir.tra import plan as tra
 from einsql.ir.tra.block_schema import Dim, Dims
 from einsql.optimizer.decomposition import Decomposition
 from einsql.optimizer.placement.choose_grid import Choice
-from einsql.optimizer.placement.layouts import Cells, lying, spread
+from einsql.optimizer.placement.layouts import Cells, entries, grid_layout, lying, spread
 from einsql.optimizer.placement.placement import Placed, is_kept, place
 from einsql.optimizer.tra.lower import Parts, lowered_nodes
 
@@ -238,35 +237,24 @@ def _grid(node: EinSum, choice: Choice) -> _Grid:
     number = {cells.labels[n]: k for k, n in enumerate(cut)}
     merges = choice.partial is not None and choice.partial.along == (-1,)
     copies: Entry = Partial() if merges else Replicate()
-    depths = cells.depths or (0,) * len(cells.grid)
-    entries: list[Entry] = [
-        Shard(number[x], depth) if x in number else copies
-        for (x, _), depth in zip(cells.grid, depths, strict=True)
-    ]
-    return _Grid(tuple(cut), tuple(boundaries), _cells_layout(cells, entries))
 
+    def entry(label: str, depth: int) -> Entry:
+        return Shard(number[label], depth) if label in number else copies
 
-def _cells_layout(cells: Cells, entries: Sequence[Entry]) -> Layout:
-    """The layout of cells on their grid, with an entry for each of its axes."""
-    count, axes = len(cells.sites), list(cells.grid)
     points = _points(cells)
-    idle, rest = divmod(cells.among, count)
-    if not rest and idle > 1:
-        axes.insert(cells.idle, ("", idle))
-    shape = [n for _, n in axes]
-    if not rest:
-        at = np.arange(count)
-        if idle > 1:
-            slow, fast = np.divmod(at, prod(shape[cells.idle + 1 :]))
-            at = slow * prod(shape[cells.idle :]) + fast
-        if np.array_equal(at[points], cells.sites):
-            placed = list(entries)
-            if idle > 1:
-                placed.insert(cells.idle, Single())
-            return Layout(Mesh(tuple(axes)), tuple(placed))
-    sites = np.empty(count, np.int64)
-    sites[points] = cells.sites
-    return Layout(Mesh(cells.grid, tuple(sites.tolist())), tuple(entries))
+    layout = grid_layout(cells, entry)
+    if layout is None or not np.array_equal(_first_sites(layout)[points], cells.sites):
+        sites = np.empty(len(cells.sites), np.int64)
+        sites[points] = cells.sites
+        layout = Layout(Mesh(cells.grid, tuple(sites.tolist())), entries(cells, entry))
+    return _Grid(tuple(cut), tuple(boundaries), layout)
+
+
+def _first_sites(layout: Layout) -> np.ndarray:
+    """The sites of a mesh at the first coordinate of each axis that is Single."""
+    at = layout.mesh.points.reshape(layout.mesh.shape)
+    first = tuple(0 if isinstance(e, Single) else slice(None) for e in layout.placed)
+    return np.asarray(at[first]).reshape(-1)
 
 
 def _points(cells: Cells) -> np.ndarray:

@@ -178,11 +178,10 @@ class _Placing:
         if partial or id(fetch.need) in relation.fetched:
             return
         relation.fetched.add(id(fetch.need))
-        nbytes = sum(c.nbytes for c in fetch.collectives)
-        if nbytes:
+        if fetch.nbytes:
             relation.source = Source((*relation.source.versions, fetch.need))
             if not (isinstance(node, Input) and is_kept(node, fetch.need)):
-                self.nbytes += nbytes
+                self.nbytes += fetch.nbytes
 
     def _interned(self, tiles: Tiles) -> Tiles:
         layout = tiles.layout
