@@ -1,4 +1,4 @@
-"""Distributed products as cuts of a contraction (TRA §4.2).
+"""Rules of the implementation algebra as cuts of an operation (TRA §4.2).
 
 The labels of a contraction of two operands are of four kinds: i only in the left operand, k only
 in the right one, j in both and reduced, and batch labels in both and in the result. Which of these
@@ -9,13 +9,16 @@ a vector cuts determines the algorithm of the product, because every site runs o
 * RMM cuts i and k. Both operands are copied along the label that they lack.
 * 3D cuts j and at least one of i and k.
 
-A vector that cuts a reduced label merges partial results in two phases (R2-5).
+A vector that cuts a reduced label merges partial results in two phases (R2-5). One that cuts other
+labels only aggregates each group at one site, without a shuffle (R2-4). One that cuts a label of
+all operands and of the result joins tiles that are distributed alike, without a broadcast (R2-6).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,7 +30,9 @@ class CutRule(StrEnum):
     CPMM = "CPMM"
     RMM = "RMM"
     THREE_DIMENSIONAL = "3D"
+    NO_SHUFFLE = "R2-4"
     TWO_PHASES = "R2-5"
+    ALIKE = "R2-6"
 
 
 PRODUCTS = (CutRule.BMM, CutRule.CPMM, CutRule.RMM, CutRule.THREE_DIMENSIONAL)
@@ -56,7 +61,14 @@ def implied(roles: Roles, vectors: np.ndarray) -> dict[CutRule, np.ndarray]:
         roles: The roles of the operation's labels.
         vectors: int64 (vectors, labels).
     """
-    rules = {CutRule.TWO_PHASES: _cuts(vectors, roles.reduced)}
+    every = frozenset(range(vectors.shape[1]))
+    partial = _cuts(vectors, roles.reduced)
+    rules = {CutRule.TWO_PHASES: partial}
+    if roles.reduced:
+        rules[CutRule.NO_SHUFFLE] = ~partial & _cuts(vectors, every - roles.reduced)
+    if len(roles.operands) > 1:
+        common = frozenset.intersection(*roles.operands) - roles.reduced
+        rules[CutRule.ALIKE] = _cuts(vectors, common)
     if roles.contraction and len(roles.operands) == 2:
         left, right = roles.operands
         i, k = _cuts(vectors, left - right), _cuts(vectors, right - left)
@@ -86,4 +98,10 @@ def allowed(roles: Roles, vectors: np.ndarray, disabled: frozenset[str]) -> np.n
 
 def rules_of(roles: Roles, vector: np.ndarray) -> tuple[CutRule, ...]:
     """The rules whose outcome a vector implies."""
-    return tuple(rule for rule, there in implied(roles, vector[None]).items() if there[0])
+    return _rules_of(roles, tuple(vector.tolist()))
+
+
+@lru_cache(maxsize=4096)
+def _rules_of(roles: Roles, vector: tuple[int, ...]) -> tuple[CutRule, ...]:
+    rules = implied(roles, np.array(vector, np.int64)[None])
+    return tuple(rule for rule in CutRule if rule in rules and rules[rule][0])
