@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from einsql.core.plural import plural
 from einsql.core.units import duration
 from einsql.explain.cost_text import count
 from einsql.explain.levels import (
@@ -116,4 +117,4 @@ def _rule_lines(report: RulesReport) -> Iterator[str]:
     if report.considered == 1:
         yield "no rule gives another plan"
     else:
-        yield f"the cheapest of {report.considered:,} plans: {report.chosen}"
+        yield f"the cheapest of {plural(report.considered, 'plan')}: {report.chosen}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.plural import plural
 from einsql.core.settings import Settings, mesh_text, points
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Operand, Output, Value
 from einsql.ir.einsum.sharded_notation import Axes, grid_of
@@ -104,6 +105,6 @@ def idle_reason(tensor: Tensor, settings: Settings) -> str:
         return f"{prefix}SET mesh gives the sites no axes"
     if not settings.mesh_in_force:
         mesh = mesh_text(settings.mesh)
-        return f"{prefix}the mesh {mesh} is without force at {settings.sites:,} sites"
+        return f"{prefix}the mesh {mesh} is without force at {plural(settings.sites, 'site')}"
     missing = missing_axes(partition, Mesh(settings.mesh))
     return f'{prefix}the mesh has no axis "{missing[0]}"' if missing else ""

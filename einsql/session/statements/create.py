@@ -11,6 +11,7 @@ import numpy as np
 from sqlglot import exp
 
 from einsql.core.bfloat16 import stored
+from einsql.core.plural import plural
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.settings import MOST_SITES, mesh_text
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
@@ -132,7 +133,7 @@ def _filled(empty: Tensor, result: Result) -> Tensor:
     """Inserts the rows of a SELECT into a declared tensor, matching columns by position."""
     if len(result.columns) != len(empty.columns):
         raise ProgrammingError(
-            f"The SELECT gives {len(result.columns)} columns for {len(empty.columns)}",
+            f"The SELECT gives {plural(len(result.columns), 'column')} for {len(empty.columns)}",
             hint=f"{empty.name} has {', '.join(empty.columns)}.",
         )
     return insert_rows(empty, result_table(empty, list(empty.columns), result), replaces=False)
@@ -177,8 +178,9 @@ def _parts(cuts: Sequence[KeyCut], schema: Schema) -> Parts:
     for key, number in ((cut.key, cut.parts or 1) for cut in cuts):
         if number > max(1, keys[key.lower()].extent):
             raise ProgrammingError(
-                f'"{key}" has too few values for {number} parts: {keys[key.lower()].extent}',
-                hint=f"At most {max(1, keys[key.lower()].extent)} parts are possible.",
+                f'"{key}" has too few values for {plural(number, "part")}: '
+                f"{keys[key.lower()].extent}",
+                hint=f"At most {plural(max(1, keys[key.lower()].extent), 'part')}.",
             )
         parts[key.lower()] = number
     if prod(parts.values()) > MOST_SITES:
