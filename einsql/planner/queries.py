@@ -236,7 +236,11 @@ def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]
     Raises:
         Error: The query is invalid, outside the tensor fragment, or fails.
     """
-    bound = bind_query(ctx, tree)
+    return select_bound(ctx, bind_query(ctx, tree))
+
+
+def select_bound(ctx: Context, bound: Bound) -> tuple[Result, Mapping[str, Fields]]:
+    """Runs a bound query inside another statement; see `select`."""
     if isinstance(bound.relation, TileRelation) and free_tiling.is_free(bound.relation):
         bound = replace(bound, relation=free_tiling.merged_back(bound.relation))
     result = plan_query(ctx, bound).result(bound.inputs, ctx.tick)
