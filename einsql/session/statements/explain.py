@@ -12,7 +12,7 @@ from einsql.explain.options import assumed
 from einsql.explain.tile_report import tile_report
 from einsql.planner.context import Context
 from einsql.planner.plan import Plan
-from einsql.planner.queries import bind_query, plan_query
+from einsql.planner.queries import bind_query, merged_back, plan_query
 from einsql.session.statements.explain_dml import explain_change
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
@@ -39,6 +39,8 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
         return explain_change(ctx, statement, cluster)
     try:
         bound = bind_query(ctx, _query(inner))
+        if isinstance(inner, st.CreateTensor):
+            bound = merged_back(bound)
         plan = plan_query(ctx, bound)
     except errors.Error as error:
         return _explain_hybrid(ctx, statement, error)
