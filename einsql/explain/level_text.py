@@ -51,7 +51,7 @@ def _derivation_lines(
         return list(_rule_lines(derived))
     ops = {node.id: f"{node.id} {node.op}" for node in shown.nodes}
     return [
-        f"{node} -> {', '.join(ops[step] for step in steps)}"
+        f"{node} -> {', '.join(ops[step] for step in steps) or 'no step of its own'}"
         for node, steps in derived.steps.items()
     ]
 
