@@ -9,6 +9,7 @@ from math import prod
 
 from einsql.core.machine import MOST_OF_MEMORY, Machine, memory
 from einsql.core.plan_text import PlanText
+from einsql.core.plural import plural
 from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 from einsql.errors import OperationalError, ProgrammingError, suggest
 
@@ -199,7 +200,7 @@ def _with_mesh(settings: Settings, value: str) -> Settings:
         )
     if mesh and sites not in (1, number, points(settings.mesh)):
         raise ProgrammingError(
-            f"The mesh has {number:,} points, but there are {sites:,} sites",
+            f"The mesh has {plural(number, 'point')}, but there are {plural(sites, 'site')}",
             hint=f"'{_fitting(mesh, sites)}' fits, or SET sites = {number}.",
         )
     return replace(settings, mesh=mesh, sites=number if mesh else sites)

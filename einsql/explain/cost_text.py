@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsql.core.plural import plural
 from einsql.core.units import EXACT, data_size, duration, quantity
 from einsql.explain.operations import CollectiveReport, OperationReport
 from einsql.explain.report import GraphReport
@@ -58,7 +59,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
 def _totals(report: GraphReport) -> list[str]:
     total, measured = report.total, report.measured
     lines = [
-        f"-- {report.sites:,} sites, strategy {report.strategy}, cost {report.cost}",
+        f"-- {plural(report.sites, 'site')}, strategy {report.strategy}, cost {report.cost}",
         *([] if report.plan_file is None else [f"plan       {report.plan_file}"]),
         *([] if report.notice is None else [f"notice     {report.notice}"]),
         f"moves      {count(total.floats_moved)} floats by EinDecomp's count, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.explain.explanation import refuse_drawing
 from einsql.explain.graph_report import graph_report
 from einsql.explain.report import DuckDBReport, FragmentReport, HybridReport, PlanReport
@@ -45,6 +45,11 @@ def hybrid_report(ctx: Context, asked: Explain, refusal: Error) -> HybridReport:
                 "EXPLAIN ANALYZE of a change of tables would store it",
                 hint="EXPLAIN shows its plan, and EXPLAIN ANALYZE of its SELECT what that takes.",
             )
+        if asked.analyze and not duckdb_statements.is_query(structure):
+            raise NotSupportedError(
+                f"EXPLAIN ANALYZE of {structure.word(0)} would run it",
+                hint="EXPLAIN ANALYZE measures queries.",
+            )
     if isinstance(inner, st.CreateTensor):
         text = text[text.upper().index(" AS ") + 4 :]
     hybrid = (
@@ -52,7 +57,17 @@ def hybrid_report(ctx: Context, asked: Explain, refusal: Error) -> HybridReport:
         if is_statement
         else hybrid_plan.split(ctx, text)
     )
-    plan = hybrid_plan.duckdb_plan(ctx, hybrid, asked.analyze)
+    try:
+        plan = hybrid_plan.duckdb_plan(ctx, hybrid, asked.analyze)
+    except ProgrammingError as error:
+        if is_statement and not error.hint:
+            error.hint = "EXPLAIN shows plans of queries and of changes."
+        raise
+    if asked.level is not None and not hybrid.parts.fragments:
+        raise NotSupportedError(
+            f"The statement has no level {asked.level}, for DuckDB runs all of it",
+            hint="EXPLAIN without LEVEL shows DuckDB's plan.",
+        )
     fragments = [
         FragmentReport(
             name=f.name, columns=f.names, sql=f.text, plan=_fragment_plan(ctx, asked, hybrid, f)

@@ -22,12 +22,13 @@ from einsql.ir.spmd.printer import format_groups, format_steps
 from einsql.ir.spmd.program import Complete, Exchange, Load, Program, reads
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.printer import format_plan
-from einsql.planner.levels import block_program, levels_of
+from einsql.planner.levels import block_plan, levels_of
 from einsql.planner.plan import Plan
 from einsql.sql.parser.syntax import LEVELS
 
 if TYPE_CHECKING:
     from einsql.core.settings import Settings
+    from einsql.optimizer.lowering.program import BlockPlan
     from einsql.planner.tile_plan import TilePlan
     from einsql.sql.parser.syntax import Explain
 
@@ -143,11 +144,33 @@ class _Levels:
     def _program(self) -> LevelReport:
         plan = self.plan
         if not isinstance(plan, Plan):
-            placed = block_program(plan)
-        elif plan.placed is None:
+            block = block_plan(plan)
+            derived = self._lowering(block) if self.verbose else None
+            return self._steps(block.program, derived)
+        if plan.placed is None:
             return straight_line(plan, self.settings, self.steps, self.verbose)
-        else:
-            placed = plan.placed
+        derived = None
+        if self.verbose and plan.cut is not None:
+            operations = operations_of(plan.cut, plan.placed)
+            derived = StepsReport(source="einsum", steps=_steps_of(operations, plan.placed))
+        return self._steps(plan.placed, derived)
+
+    def _lowering(self, block: BlockPlan) -> StepsReport | None:
+        """Returns the steps of each node of the implementation algebra.
+
+        None if the level `ia` shows another plan: rules join local operations on one site, and the
+        program computes them one after another.
+        """
+        (implemented,) = levels_of(self.plan, self.settings).ia(self.tick).values()
+        if implemented.trace and implemented.cost.sites == 1:
+            return None
+        return StepsReport(
+            source="ia",
+            steps={f"r{n}": [f"s{step}" for step in own] for n, own in enumerate(block.steps)},
+        )
+
+    def _steps(self, placed: Program, derived: StepsReport | None) -> LevelReport:
+        """Returns the level of a program for several sites."""
         blocks = format_steps(placed)
         headers = [block[0] for block in blocks]
         if self.measure is not None:
@@ -156,10 +179,6 @@ class _Levels:
         text = [*(line for block in blocks for line in block), *format_groups(placed)]
         if placed.sites > 1:
             text.append(f"-- {placed.sites:,} sites: {placed.bytes_sent:,} bytes sent")
-        derived = None
-        if self.verbose and isinstance(plan, Plan) and plan.cut is not None:
-            operations = operations_of(plan.cut, placed)
-            derived = StepsReport(source="einsum", steps=_steps_of(operations, placed))
         return LevelReport(text=text, nodes=_step_nodes(placed, headers), derivation=derived)
 
 

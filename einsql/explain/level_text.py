@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from einsql.core.plural import plural
 from einsql.core.units import duration
 from einsql.explain.cost_text import count
 from einsql.explain.levels import (
@@ -50,7 +51,7 @@ def _derivation_lines(
         return list(_rule_lines(derived))
     ops = {node.id: f"{node.id} {node.op}" for node in shown.nodes}
     return [
-        f"{node} -> {', '.join(ops[step] for step in steps)}"
+        f"{node} -> {', '.join(ops[step] for step in steps) or 'no step of its own'}"
         for node, steps in derived.steps.items()
     ]
 
@@ -116,4 +117,4 @@ def _rule_lines(report: RulesReport) -> Iterator[str]:
     if report.considered == 1:
         yield "no rule gives another plan"
     else:
-        yield f"the cheapest of {report.considered:,} plans: {report.chosen}"
+        yield f"the cheapest of {plural(report.considered, 'plan')}: {report.chosen}"

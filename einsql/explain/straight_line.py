@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
+from einsql.core.plural import plural
 from einsql.core.units import data_size
 from einsql.engine.spilling_executor import peak
 from einsql.engine.step import Step
@@ -62,7 +63,7 @@ def _format_step(
 ) -> str:
     """Formats a step; `computed` are the slots that steps produce, whose memory can be freed."""
     read, produced = (", ".join(names[s] for s in slots) for slots in (step.sources, step.targets))
-    text = f"s{number} {produced} := {step.kernel}({read})  {step.points:,} points"
+    text = f"s{number} {produced} := {step.kernel}({read})  {plural(step.points, 'point')}"
     if len(step.nodes) > 1:
         text += f"  of {span([k for k, _ in step.nodes])}"
     if step.detail:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from einsql.core.plural import plural
 from einsql.core.units import duration
 from einsql.explain.cost_text import cost_lines
 from einsql.explain.level_text import level_lines
@@ -79,7 +80,7 @@ def _part_lines(parts: Sequence[PartReport], rest: str) -> Iterator[str]:
 
 
 def _step_line(step: StepReport) -> str:
-    text = f"{span(step.nodes)}  {step.kernel}  {step.points:,} points"
+    text = f"{span(step.nodes)}  {step.kernel}  {plural(step.points, 'point')}"
     if step.detail:
         text += f"  {step.detail}"
     return text + measured_text(step.measured)
@@ -132,13 +133,14 @@ def _tile_lines(report: TileReport) -> Iterator[str]:
         for rewrite in report.rewrites or ():
             yield f"-- {rewrite.rule}: {rewrite.law}"
             yield from rewrite.after
-        yield f"-- the cheapest of {report.considered:,} plans"
+        yield f"-- the cheapest of {plural(report.considered or 0, 'plan')}"
     if report.levels is None:
         yield from report.plan
         if report.considered is not None:
             yield f"-- {report.sites} sites: {report.total.summary}"
     if report.measured is not None:
-        yield f"-- {report.measured.blocks} blocks  {report.measured.seconds * 1e3:.3f} ms"
+        blocks = plural(report.measured.blocks or 0, "block")
+        yield f"-- {blocks}  {report.measured.seconds * 1e3:.3f} ms"
         if report.considered is not None:
             for n, site in enumerate(report.per_site or ()):
                 yield (

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO", "TRUNCATE")
 _SHOWING = ("SELECT", "FROM", "VALUES", "PIVOT", "UNPIVOT", "EXECUTE")
 """Statements whose result columns may have any name, including "Success"."""
+_DESCRIBING = ("DESCRIBE", "DESC", "SHOW")
 _NAMING = (
     "CREATE",
     "INSERT",
@@ -146,6 +147,11 @@ def stores(structure: Structure) -> bool:
     words = (structure.word(n) for n in range(len(structure.tokens)))
     changes = structure.word(0) == "WITH" and not {"INSERT", "UPDATE", "DELETE"}.isdisjoint(words)
     return changes or _verb(structure) in _NAMING
+
+
+def is_query(structure: Structure) -> bool:
+    """Returns True if a statement computes rows."""
+    return _verb(structure) in (*_SHOWING, "TABLE", "(", "SUMMARIZE", *_DESCRIBING, "CALL")
 
 
 def _defines_view(structure: Structure) -> bool:
@@ -274,7 +280,7 @@ def _check_described(ctx: Context, structure: Structure) -> None:
         NotSupportedError: The file contains a tensor.
     """
     word = structure.word(0)
-    if word not in ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE") or len(structure.tokens) < 2:
+    if word not in (*_DESCRIBING, "SUMMARIZE") or len(structure.tokens) < 2:
         return
     named = structure.tokens[1]
     if named.token_type is TokenType.STRING and hybrid_plan.is_tensor_file(ctx, named.text):

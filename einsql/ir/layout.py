@@ -23,6 +23,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import enclosing, extents, part, volumes
+from einsql.core.plural import plural
 from einsql.core.tables import Table
 from einsql.errors import InterfaceError, ProgrammingError
 
@@ -45,7 +46,7 @@ class Mesh:
         if sites is not None:
             if len(sites) != prod(self.shape):
                 raise ProgrammingError(
-                    f"A mesh of {prod(self.shape)} points cannot have the sites {sites}"
+                    f"A mesh of {plural(prod(self.shape), 'point')} cannot have the sites {sites}"
                 )
             if sites == tuple(range(len(sites))):
                 object.__setattr__(self, "sites", None)

@@ -12,10 +12,9 @@ from einsql.core.settings import Settings
 from einsql.engine.step import Tick
 from einsql.ir.einsum.graph import EinSum, walk
 from einsql.ir.remembered import remembering
-from einsql.ir.spmd.program import Program
 from einsql.ir.tra import plan as ra
 from einsql.optimizer.decomposition import Decomposition
-from einsql.optimizer.lowering.program import lowered
+from einsql.optimizer.lowering.program import BlockPlan, lowered
 from einsql.optimizer.tra import RULES, Costs, Implemented, search, translate
 from einsql.optimizer.tra.lower import lower
 from einsql.planner.plan import Plan
@@ -80,10 +79,10 @@ class Levels:
         return implemented
 
 
-def block_program(plan: TilePlan) -> Program:
-    """Returns the program of a query over tiles."""
+def block_plan(plan: TilePlan) -> BlockPlan:
+    """Returns the program of a query over tiles, with the steps of each node of its plan."""
     sited = plan.program.sited
-    return lowered(translate(plan.node, 1) if sited is None else sited.root).program
+    return lowered(translate(plan.node, 1) if sited is None else sited.root)
 
 
 def levels_of(plan: Plan | TilePlan, settings: Settings) -> Levels:

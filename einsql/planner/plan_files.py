@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from einsql.core.plan_text import PlanText, Stamp
+from einsql.core.plural import plural
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import Roots
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
@@ -70,13 +71,13 @@ def use_of(plan: PlanText, roots: Roots, memory: int | None, sites: int) -> Plan
     if file.sites != sites:
         return PlanUse(
             NO_PINS,
-            notice=f"'{plan.path}' is for {file.sites:,} sites, and there are {sites:,}; "
+            notice=f"'{plan.path}' is for {plural(file.sites, 'site')}, and there are {sites:,}; "
             f"the statement with the fingerprint {own} is planned without the file",
         )
     problem = problem_of(*roots, sites=sites)
     pins = pins_of(file, graph, problem, memory)
     operations = sum(v.computes for v in problem.vertices)
-    return PlanUse(pins, f"'{plan.path}' cuts {len(pins)} of {operations} operations")
+    return PlanUse(pins, f"'{plan.path}' cuts {len(pins)} of {plural(operations, 'operation')}")
 
 
 def refuse_unread(plan: PlanText) -> None:

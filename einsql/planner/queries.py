@@ -236,11 +236,21 @@ def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]
     Raises:
         Error: The query is invalid, outside the tensor fragment, or fails.
     """
-    bound = bind_query(ctx, tree)
-    if isinstance(bound.relation, TileRelation) and free_tiling.is_free(bound.relation):
-        bound = replace(bound, relation=free_tiling.merged_back(bound.relation))
+    return select_bound(ctx, bind_query(ctx, tree))
+
+
+def select_bound(ctx: Context, bound: Bound) -> tuple[Result, Mapping[str, Fields]]:
+    """Runs a bound query inside another statement; see `select`."""
+    bound = merged_back(bound)
     result = plan_query(ctx, bound).result(bound.inputs, ctx.tick)
     return (result if isinstance(result, Result) else result.tensor()), bound.inputs
+
+
+def merged_back(bound: Bound) -> Bound:
+    """The query over elements, for a statement that stores the tiles of TILES without numbers."""
+    if isinstance(bound.relation, TileRelation) and free_tiling.is_free(bound.relation):
+        return replace(bound, relation=free_tiling.merged_back(bound.relation))
+    return bound
 
 
 def run_node(ctx: Context, node: EinSum, binder: QueryBinder) -> Fields:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.plural import plural
 from einsql.core.settings import Settings, mesh_text, points
-from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Operand, Output, Value
-from einsql.ir.einsum.sharded_notation import Axes, grid_of
+from einsql.ir.einsum.graph import EinSum, Input, Node
+from einsql.ir.einsum.kept_sums import sum_over_first_key
+from einsql.ir.einsum.sharded_notation import Axes
 from einsql.ir.layout import Layout, Mesh, placement
 from einsql.ir.partition import OnMesh, Parts
 
@@ -57,14 +59,7 @@ def sum_of_parts(node: Node, tensor: Tensor, settings: Settings) -> EinSum:
         tensor: The tensor.
         settings: The settings, which have the mesh.
     """
-    keys = node.schema.keys
-    labels = tuple(k.name for k in keys)
-    outputs = tuple(
-        Output(f.name, (Value(0, f.name, f.dtype),), f.dtype, "sum") for f in node.schema.fields
-    )
-    domain = tuple(Axis(k.name, k.lo, k.hi) for k in keys)
-    grid = grid_of(Mesh(settings.mesh), labels, _axes_of_parts(tensor))
-    return EinSum(domain, (Operand(node, labels),), TRUE, labels[1:], outputs, (), grid)
+    return sum_over_first_key(node, Mesh(settings.mesh), _axes_of_parts(tensor))
 
 
 def _axes_of_parts(tensor: Tensor) -> Axes:
@@ -104,6 +99,6 @@ def idle_reason(tensor: Tensor, settings: Settings) -> str:
         return f"{prefix}SET mesh gives the sites no axes"
     if not settings.mesh_in_force:
         mesh = mesh_text(settings.mesh)
-        return f"{prefix}the mesh {mesh} is without force at {settings.sites:,} sites"
+        return f"{prefix}the mesh {mesh} is without force at {plural(settings.sites, 'site')}"
     missing = missing_axes(partition, Mesh(settings.mesh))
     return f'{prefix}the mesh has no axis "{missing[0]}"' if missing else ""

@@ -216,6 +216,8 @@ def _of_query(text: str, statement: st.Copy) -> str:
 
 
 def _show(ctx: Context, statement: st.Show, text: str) -> Outcome:
+    if statement.refusal is not None:
+        return _show_name(ctx, statement.name, text, statement.refusal)
     try:
         return Listing(*ddl.show(ctx, statement))
     except errors.Error as error:
@@ -225,6 +227,30 @@ def _show(ctx: Context, statement: st.Show, text: str) -> Outcome:
             return _foreign(ctx, text, error)
         except errors.ProgrammingError:
             raise error from None  # DuckDB has no such table either
+
+
+def _show_name(ctx: Context, name: str, text: str, refusal: errors.Error) -> Outcome:
+    """Describes a tensor, a view or a table; else shows the setting of the name, as DuckDB does."""
+    if ctx.store.get(name) is not None:
+        return Listing(*ddl.show(ctx, st.Show("describe", name)))
+    known = name.lower()
+    if known in ddl.SHOWN_SETTINGS and (ctx.settings.fallback == "off" or not ctx.duck.has(name)):
+        return Listing((known,), [(ddl.setting(ctx, known),)])
+    try:
+        return _foreign(ctx, text, refusal)
+    except errors.UnknownHere:
+        names = (
+            *ctx.store.objects,
+            *(table for table, _ in ctx.duck.tables()),
+            *ddl.SHOWN_SETTINGS,
+        )
+        meant = errors.nearest(name, names)
+        lists = "SHOW TABLES lists tensors and tables, and SHOW SETTINGS lists settings."
+        raise errors.UnknownHere(
+            f'There is no tensor, table or setting "{name}"',
+            hint=lists if meant is None else f"Did you mean {meant}? {lists}",
+            position=refusal.position,
+        ) from None
 
 
 def _carry(ctx: Context, statement: st.Backup | st.Export | st.Import) -> Outcome:

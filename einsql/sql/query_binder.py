@@ -77,6 +77,8 @@ class QueryBinder:
     """The backward passes by the node and the field of the loss."""
     arguments: dict[int, Argument] = field(default_factory=dict)
     """The SELECTs that are arguments of table macros, by id."""
+    keeps_sums: bool = False
+    """True if an EINSUM of the statement leaves its sum unreduced."""
     change: Callable[[exp.CTE], None] | None = None
     """Callback for parts of the statement's own WITH that change a tensor; None refuses them."""
     changing: set[str] = field(default_factory=set)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.plural import plural
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.errors import InterfaceError
 from einsql.storage.array_ownership import distinct as distinct  # re-exported for the statements
@@ -101,7 +102,7 @@ def schema_of(
         if not isinstance(d, str) or not d or d.startswith("."):
             raise InterfaceError(f"A key cannot be named {d!r}", hint="Give dims=('i', 'j').")
     if len(dims) != len(shape):
-        raise InterfaceError(f"{len(dims)} names for an array of rank {len(shape)}")
+        raise InterfaceError(f"{plural(len(dims), 'name')} for an array of rank {len(shape)}")
     names = [d.lower() for d in (*dims, value)]
     if len(set(names)) != len(names):
         raise InterfaceError(f"Column names repeat: {', '.join((*dims, value))}")

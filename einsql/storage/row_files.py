@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.plural import plural
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.errors import DataError, InterfaceError, NotSupportedError
 from einsql.storage.fields import LocalFields
@@ -76,7 +77,7 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
     spanned = max(schema.shape) if sparse else schema.size
     if spanned > max(MOST_KEYS, MOST_A_ROW * count):
         raise DataError(
-            f"'{path}' has {count} rows, and their keys span "
+            f"'{path}' has {plural(count, 'row')}, and their keys span "
             f"{spanned if spanned < MOST_BIGINT else 'over 2^63'} values",
             hint="COPY into a tensor with declared bounds, or number the keys densely.",
         )

@@ -101,6 +101,21 @@ def test_verbose_json_has_every_level_and_derivation(con: einsql.Connection) -> 
     assert made == sorted(node["id"] for node in levels["program"]["nodes"])
 
 
+@pytest.mark.parametrize("sites", [1, 2, 4])
+def test_every_step_of_tiles_comes_from_a_node_of_the_plan(
+    con: einsql.Connection, sites: int
+) -> None:
+    sql = "SELECT x.i, x.j, x.tile FROM TILES(x, 4, 2) x WHERE x.i < 3" if sites == 1 else TILES
+    levels = con.explain(sql, sites=sites, level="program", verbose=True).to_dict()["levels"]
+    derived = levels["program"]["derivation"]
+    assert derived["source"] == "ia"
+    assert list(derived["steps"]) == [node["id"] for node in levels["ia"]["nodes"]]
+    made = sorted(step for became in derived["steps"].values() for step in became)
+    assert made == sorted(node["id"] for node in levels["program"]["nodes"])
+    sent = {node["id"]: node["bytes_sent"] for node in levels["program"]["nodes"]}
+    assert sum(sent.values()) == sum(node["bytes_sent"] for node in levels["ia"]["nodes"])
+
+
 def test_rules_have_the_bytes_before_and_after(con: einsql.Connection) -> None:
     level = con.explain(TILES, sites=4, level="ia", verbose=True).to_dict()["levels"]["ia"]
     rules = level["derivation"]["rules"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import einsql
+from einsql.core.settings import SETTINGS
 
 OFF = {"enable_external_access": False}
 
@@ -101,6 +102,47 @@ def test_a_huge_key_is_no_huge_tensor(tmp_path: Path) -> None:
     assert con.memory.stored < 40_000_000
     assert con.execute("SELECT SUM(val) FROM d2").fetchall() == [(7999998000000.0,)]
     con.close()
+
+
+@pytest.mark.parametrize("fallback", ["on", "off"])
+def test_show_prints_the_value_of_a_setting(fallback: str) -> None:
+    with einsql.connect() as con:
+        con.execute(f"SET fallback = {fallback}; SET mesh = 'data=2, model=2'")
+        listed = dict(con.execute("SHOW SETTINGS").fetchall())
+        for name in (*SETTINGS, "mpi"):
+            cursor = con.execute(f"SHOW {name}")
+            assert [c[0] for c in cursor.description or ()] == [name]
+            assert cursor.fetchall() == [(listed[name],)]
+        assert con.execute('SHOW "Mesh"').fetchall() == [("data=2, model=2",)]
+
+
+def test_show_describes_tensors_and_tables_before_settings() -> None:
+    with einsql.connect() as con:
+        con.execute("CREATE TENSOR mesh (i DIM(2), val FLOAT); CREATE TABLE plan (a INT)")
+        assert con.execute("SHOW mesh").fetchall() == con.execute("DESCRIBE mesh").fetchall()
+        assert [row[:2] for row in con.execute("SHOW plan").fetchall()] == [("a", "INTEGER")]
+        assert con.execute("SHOW threads").fetchall()
+        assert ("memory",) in con.execute("SHOW DATABASES").fetchall()
+
+
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("SHOW strateg", "Did you mean strategy?"),
+        ("SHOW xyzzy", "SHOW SETTINGS lists settings"),
+        ("SELECT current_setting('mesh')", "SHOW mesh prints its value"),
+        ("PRAGMA plan", "SHOW plan prints its value"),
+        ("PRAGMA sites = 4", "SHOW sites prints its value"),
+        ("SET sites", "SHOW sites prints its value"),
+        ("SET mesh = ", "SHOW mesh prints its value"),
+        ("SET GLOBAL sites = 4", "Write SET name = value"),
+    ],
+)
+def test_mistakes_about_settings_say_how_to_see_them(sql: str, hint: str) -> None:
+    with einsql.connect() as con, pytest.raises(einsql.ProgrammingError) as caught:
+        con.execute(sql)
+    assert hint in caught.value.hint
+    assert "pg_" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["sites", "strategy", "fallback", "cost", "mesh"])

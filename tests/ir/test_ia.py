@@ -349,7 +349,7 @@ r4<2, 2, 1>[4|3, 3] DOUBLE at 2 Shard(0)
   shuffle      r3 BY <0, 2>
 r5<2, 1>[4|3, 3] DOUBLE at 2 Shard(0)
   local agg    SUM(r4) BY <0, 2>
-r6<2, 1>[4|3, 3] DOUBLE, 1 keys at 2 Shard(0)
+r6<2, 1>[4|3, 3] DOUBLE, 1 key at 2 Shard(0)
   local filter r5 (k0 = 0)
 r7<1>[4, 3] DOUBLE at 2 Shard(0)
   local map    r6

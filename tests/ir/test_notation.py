@@ -101,7 +101,7 @@ def test_long_labels_in_sql() -> None:
     [
         ("ij,jk->ik", [(2, 3), (4, 2)], "label 'j' has the extents 3 and 4"),
         ("ijk->i", [(2, 3)], "names 3 axes of an operand of rank 2"),
-        ("i->i", [(2, 3)], "names 1 axes of an operand of rank 2"),
+        ("i->i", [(2, 3)], "names 1 axis of an operand of rank 2"),
         ("ij,jk", [(2, 3)], "has 2 operands, but 1 are given"),
         ("ij->ik", [(2, 3)], "output label 'k' is in no operand"),
         ("ij->ii", [(2, 3)], "given twice"),

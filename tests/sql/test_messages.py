@@ -103,6 +103,73 @@ def test_a_query_in_parentheses_is_explained() -> None:
     assert plan.to_dict()["sites"] == 2
 
 
+WITHOUT_PLAN = [
+    "CREATE TENSOR z (i DIM(4), val DOUBLE)", "DROP TENSOR t", "CREATE VIEW w AS SELECT i FROM x",
+    "CREATE MACRO f(a) AS a + 1", "SET sites = 2", "RESET plan", "SHOW TENSORS", "SHOW mesh",
+    "DESCRIBE x", "BEGIN", "COMMIT", "CALIBRATE", "VACUUM", "COPY t TO 'o.npy'", "BACKUP TO 'b.db'",
+    "COPY u FROM 'o.csv'", "EXPORT DATABASE 'd'", "EXPORT PLAN 'p.json' FOR SELECT 1",
+    "IMPORT DATABASE 'd'", "EXPLAIN SELECT 1", "PRAGMA integrity_check",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", ["", "ANALYZE ", "(LEVEL ia) ", "(FORMAT svg) ", "(SITES 2) "])
+@pytest.mark.parametrize("sql", WITHOUT_PLAN)
+def test_explain_names_statements_without_a_plan(sql: str, options: str) -> None:
+    con = connection()
+    con.execute("CREATE TABLE u (a INT)")
+    with pytest.raises(
+        einsql.NotSupportedError, match=f"This {sql.split()[0]} has no plan"
+    ) as info:
+        con.execute(f"EXPLAIN {options}{sql}")
+    assert info.value.position == len(f"EXPLAIN {options}")
+    assert "EXPLAIN the SELECT" in info.value.hint
+
+
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("EXPLAIN", "Write EXPLAIN SELECT"),
+        ("EXPLAIN ATTACH ':memory:' AS m", "plans of queries and of changes"),
+        ("EXPLAIN ANALYZE ATTACH ':memory:' AS m", "EXPLAIN ANALYZE measures queries"),
+        ("EXPLAIN ANALYZE USE memory", "EXPLAIN ANALYZE measures queries"),
+        ("EXPLAIN INSERT INTO t VALUES (0, 1.5)", "plans of INSERT … SELECT"),
+        ("EXPLAIN (LEVEL tra) SELECT a FROM u ORDER BY a", "EXPLAIN without LEVEL"),
+        ("EXPLAIN (LEVEL ia) CREATE TABLE z (a INT)", "EXPLAIN without LEVEL"),
+        ("EXPLAIN (LEVEL ia) SELECT a FROM nosuch", "Known tensors"),
+        ("EXPLAIN (LEVEL logic) SELECT a FROM u", "Known levels"),
+    ],
+)
+def test_refused_explains_have_hints(sql: str, hint: str) -> None:
+    con = connection()
+    con.execute("CREATE TABLE u (a INT)")
+    with pytest.raises(einsql.Error) as caught:
+        con.execute(sql)
+    assert hint in caught.value.hint
+
+
+def test_explain_leaves_transactions_alone() -> None:
+    con = connection()
+    for sql in ("BEGIN", "COMMIT", "ROLLBACK"):
+        with pytest.raises(einsql.NotSupportedError, match="has no plan"):
+            con.execute(f"EXPLAIN ANALYZE {sql}")
+    con.execute("BEGIN; INSERT OR REPLACE INTO t VALUES (0, 1.5); ROLLBACK")
+    assert con.execute("SELECT SUM(val) AS s FROM t").fetchall() == [(0.0,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT a FROM x AS x(i, j, v, w, a)", "5 column names for 3 columns"),
+        ("INSERT INTO t SELECT i FROM x", "INSERT gives 1 column for 2"),
+        ("SELECT * FROM EINSUM('i->i', x, x)", "has 1 operand, but 2 are given"),
+        ("SELECT i FROM TILES(t, 2, 2) t", "for each of 1 key, not 2"),
+    ],
+)
+def test_counts_of_one_are_singular(sql: str, message: str) -> None:
+    with pytest.raises(einsql.Error, match=message):
+        connection().execute(sql)
+
+
 @pytest.mark.parametrize(
     ("sql", "meant", "at"),
     [

@@ -166,7 +166,7 @@ def test_uneven_parts_and_axes_out_of_order() -> None:
         ("EINSUM('d_data d, d -> d', m, v, sharded := true)", "occurs twice", "data d"),
         ("EINSUM('d e, e -> d', m, v, shared := true)", "no option shared", "shared"),
         ("EINSUM('d e, e -> d', m, v, sharded := 1)", "no option sharded := 1", "sharded"),
-        ("EINSUM('de, e -> d', m, v, sharded := true)", "names 1 axes of an operand", "EINSUM"),
+        ("EINSUM('de, e -> d', m, v, sharded := true)", "names 1 axis of an operand", "EINSUM"),
     ],
 )
 def test_contradictions_are_pointed_out_in_the_notation(call: str, reason: str, at: str) -> None:

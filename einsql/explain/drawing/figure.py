@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from einsql.core.plural import plural
 from einsql.core.units import duration, quantity
 from einsql.explain.operations import InputReport, OperationReport
 from einsql.explain.report import GraphReport
@@ -207,7 +208,10 @@ def folded(figure: Figure, report: GraphReport) -> Figure | None:
         "repeat",
         f"{count - 1:,} × the same",
         BoxKind.REPEAT,
-        (f"as {text}, cut alike", f"{len(others):,} operations, {tensors:,} tensors"),
+        (
+            f"as {text}, cut alike",
+            f"{plural(len(others), 'operation')}, {plural(tensors, 'tensor')}",
+        ),
         share=sum(shares) if shares else None,
         members=tuple(b.id for b in others),
         first=tuple(b.id for b in one),

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from einsql.core import forks
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.frontends.duckdb import kernels
@@ -202,7 +203,8 @@ def _run(name: str, args: list[pa.Array], put: Put) -> None:
             kernels.merged(name, lists, put)
     elif name == "stack":
         raise ProgrammingError(
-            f"tensor_stack takes a list of tiles and a dimension, not {len(args)} arguments",
+            "tensor_stack takes a list of tiles and a dimension, not "
+            f"{plural(len(args), 'argument')}",
             hint="As in tensor_stack(list(tile ORDER BY key), 0).",
         )
     elif name == "einsum":
@@ -254,7 +256,9 @@ def _einsum(args: list[pa.Array], put: Put) -> None:
 def _of(args: list[pa.Array], put: Put) -> None:
     """tensor_of(x [, shape]): the elements of an array as a tile."""
     if len(args) > 2:
-        raise ProgrammingError(f"tensor_of takes an array and a shape, not {len(args)} arguments")
+        raise ProgrammingError(
+            f"tensor_of takes an array and a shape, not {plural(len(args), 'argument')}"
+        )
     column = read(args[0], "Argument 1 of tensor_of")
     if len(args) == 2:
         if not pa.types.is_nested(args[1].type):

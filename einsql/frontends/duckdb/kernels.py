@@ -12,6 +12,7 @@ import numpy as np
 
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.engine.block_program import compiled
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
@@ -143,7 +144,7 @@ def _extents(what: str, template: EinSum, shapes: Sequence[Shape]) -> dict[str, 
                 shown = " and ".join(str(list(s)) for s in shapes)
                 raise ProgrammingError(
                     f"{what}: arrays of shape {shown} do not fit, for an axis has "
-                    f"{extents[label]} elements in one and {extent} in the other"
+                    f"{plural(extents[label], 'element')} in one and {extent} in the other"
                 )
     return extents
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.plural import plural
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Compressed
@@ -151,7 +152,7 @@ def _bounds(
     name: str, columns: Sequence[np.ndarray], keys: Sequence[str], shape: Sequence[int] | None
 ) -> tuple[Key, ...]:
     if shape is not None and len(shape) != len(keys):
-        raise InterfaceError(f"shape has {len(shape)} extents for {len(keys)} keys")
+        raise InterfaceError(f"shape has {len(shape)} extents for {plural(len(keys), 'key')}")
     bounds = []
     for n, (key, column) in enumerate(zip(keys, columns, strict=True)):
         least, most = (int(column.min()), int(column.max())) if len(column) else (0, -1)

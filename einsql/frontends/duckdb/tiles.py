@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError
 from einsql.storage.relation import MAX_AXES
@@ -207,7 +208,7 @@ def _structs(structs: pa.StructArray, what: str) -> Column:
     if not np.array_equal(sizes, lengths):
         row = int(np.argmax(sizes != lengths))
         raise DataError(
-            f"{what} has the shape {list(shapes[form[row]])} and {lengths[row]} elements",
+            f"{what} has the shape {list(shapes[form[row]])} and {plural(lengths[row], 'element')}",
             hint=f"That shape has {sizes[row]}.",
         )
     return Column(dtype=dtype, flat=flat, starts=offsets[:-1], form=form, shapes=shapes)
@@ -307,7 +308,7 @@ def reshaped(column: Column, shapes: Sequence[Any]) -> Column:
         if any(e is None or e < 0 for e in new) or prod(tuple(new)) != prod(column.shapes[old]):
             raise DataError(
                 f"tensor_of cannot give row {n + 1} of its chunk the shape {list(new)}: it has "
-                f"{prod(column.shapes[old])} elements"
+                f"{plural(prod(column.shapes[old]), 'element')}"
             )
     return Column(
         dtype=column.dtype, flat=column.flat, starts=column.starts, form=form, shapes=known

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.errors import Error
 from einsql.frontends.trace.arguments import NO_VALUE
@@ -118,7 +119,7 @@ def _summed(
     left, right = [f"a{n}" for n in range(x.ndim)], [f"b{n}" for n in range(y.ndim)]
     for m, n in zip(first, second, strict=True):
         if x.shape[m] != y.shape[n]:
-            raise ValueError(f"{what}: {x.shape[m]} elements meet {y.shape[n]}")
+            raise ValueError(f"{what}: {plural(x.shape[m], 'element')} against {y.shape[n]}")
         right[n] = left[m]
     kept = [n for at, n in enumerate(left) if at not in first]
     kept += [n for at, n in enumerate(right) if at not in second]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core import forks
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.trace.arguments import leaves, mapped, rebuilt
@@ -110,7 +111,7 @@ class Traced:
                 wrong = least if least < -extent else most
                 what = f" in {name}" if name else ""
                 raise DataError(
-                    f"The index {wrong}{what} is outside of an axis of {extent} elements"
+                    f"The index {wrong}{what} is outside of an axis of {plural(extent, 'element')}"
                 )
 
     def register(self, connection: Connection) -> None:
@@ -258,7 +259,7 @@ class Recorded:
         dims = self._dims.get(name)
         if dims is not None and len(dims) != len(shape):
             raise InterfaceError(
-                f"{name} has {len(shape)} axes, and dims names {len(dims)}",
+                f"{name} has {plural(len(shape), 'axis', 'axes')}, and dims names {len(dims)}",
                 hint="Give one name for each axis, as in dims={'x': 'i j'}.",
             )
         step = self.graph.tensor(name, value, shape, field.dtype, dims)
@@ -291,7 +292,7 @@ class Recorded:
         """
         if len(arrays) != len(self._names):
             raise InterfaceError(
-                f"The program takes {len(self._names)} arguments, not {len(arrays)}",
+                f"The program takes {plural(len(self._names), 'argument')}, not {len(arrays)}",
                 hint=f"They are {', '.join(self._names)}.",
             )
         taken: dict[int, Any] = {}
@@ -385,7 +386,7 @@ def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
         bound = inspect.signature(getattr(fn, "forward", fn)).bind(*args)
     except TypeError as error:
         raise ProgrammingError(
-            f"The function does not take {len(args)} arguments: {error}"
+            f"The function does not take {plural(len(args), 'argument')}: {error}"
         ) from None
     except ValueError:  # a builtin tells nothing of its arguments
         return [f"x{n}" for n in range(len(args))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from einsql.core.plural import plural
 from einsql.errors import ProgrammingError
 
 
@@ -35,7 +36,7 @@ def parse_spec(text: str, ranks: Sequence[int], words: bool = False) -> Spec:
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise ProgrammingError(
-            f"EINSUM '{text}' has {len(terms)} operands, but {len(ranks)} are given"
+            f"EINSUM '{text}' has {plural(len(terms), 'operand')}, but {len(ranks)} are given"
         )
     long = words or any(len(part.split()) > 1 for part in (*terms, right))
     split = [_labels(t, long, text) for t in terms]
@@ -79,7 +80,7 @@ def _covered(labels: list[str], rank: int, text: str) -> int:
     named = len([x for x in labels if x != "..."])
     if named > rank or (named < rank and "..." not in labels):
         raise ProgrammingError(
-            f"EINSUM '{text}' names {named} axes of an operand of rank {rank}",
+            f"EINSUM '{text}' names {plural(named, 'axis', 'axes')} of an operand of rank {rank}",
             hint="Give each axis a label, or write '...' for the rest.",
         )
     return rank - named

@@ -1,4 +1,4 @@
-"""The notation of EINSUM with mesh axes: 'b_data s e, e f_model -> b_data s f_model'."""
+"""The notation of EINSUM with mesh axes: 'b_data s e_model, e_model f -> b_data s f _model'."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ Axes = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Unreduced:
+    """The mesh axes along which a tensor is a sum that keeps its parts, `_model`.
+
+    Attributes:
+        axes: The names of the axes.
+        at: The offset of the first of them in the text.
+    """
+
+    axes: tuple[str, ...] = ()
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ShardedSpec:
     """A parsed expression with the placements of its tensors.
 
@@ -24,17 +37,27 @@ class ShardedSpec:
         spec: The expression without mesh axes.
         inputs: The mesh axes of each label of each operand.
         output: The mesh axes of each label of the output.
+        unreduced_inputs: The axes along which each operand is unreduced.
+        unreduced: The axes along which the output stays unreduced.
     """
 
     spec: Spec
     inputs: tuple[Axes, ...]
     output: Axes
+    unreduced_inputs: tuple[Unreduced, ...]
+    unreduced: Unreduced
+
+
+_Term = tuple[dict[str, tuple[str, ...]], Unreduced]
+"""The mesh axes of the labels of a tensor, and those along which it is unreduced."""
 
 
 def parse_sharded(text: str, ranks: Sequence[int], mesh: Sequence[str]) -> ShardedSpec:
     """Parses an expression whose labels are followed by mesh axes, `label_axis_axis`.
 
-    Labels are separated by spaces. A mesh axis is a name, or its number from 0 in the mesh.
+    Labels are separated by spaces. A mesh axis is a name, or its number from 0 in the mesh. A mesh
+    axis without a label, `_axis`, says that the tensor is a sum whose parts are on the sites of the
+    axis.
 
     Args:
         text: The expression.
@@ -51,17 +74,24 @@ def parse_sharded(text: str, ranks: Sequence[int], mesh: Sequence[str]) -> Shard
     starts = [0, *(n + 1 for n in bounds), len(text) + 1]
     terms = [_shards(text, first, last - 1, mesh) for first, last in pairwise(starts)]
     inputs = tuple(
-        tuple(term.get(label, ()) for label in labels)
-        for labels, term in zip(spec.inputs, terms, strict=False)
+        tuple(shards.get(label, ()) for label in labels)
+        for labels, (shards, _) in zip(spec.inputs, terms, strict=False)
     )
-    last = terms[-1] if len(terms) > len(inputs) else {}
-    return ShardedSpec(spec, inputs, tuple(last.get(label, ()) for label in spec.output))
+    shards, unreduced = terms[-1] if len(terms) > len(inputs) else ({}, Unreduced())
+    return ShardedSpec(
+        spec,
+        inputs,
+        tuple(shards.get(label, ()) for label in spec.output),
+        tuple(unreduced for _, unreduced in terms[: len(inputs)]),
+        unreduced,
+    )
 
 
-def _shards(text: str, first: int, last: int, mesh: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The mesh axes of the labels of one term, which is a part of the text."""
+def _shards(text: str, first: int, last: int, mesh: Sequence[str]) -> _Term:
+    """The mesh axes of one term, which is a part of the text."""
     shards: dict[str, tuple[str, ...]] = {}
     taken: dict[str, str] = {}
+    unreduced = Unreduced()
     words = list(re.finditer(r"[^\s>]+", text[first:last]))
     labels = [word[0].partition("_")[0] for word in words]
     for word, label in zip(words, labels, strict=True):
@@ -70,12 +100,15 @@ def _shards(text: str, first: int, last: int, mesh: Sequence[str]) -> dict[str, 
             at = first + word.start() + part.start()
             axis = _axis(part[0], mesh, at)
             if axis in taken:
+                both = f'shards "{taken[axis]}" and "{label}" of one tensor'
+                if "" in (label, taken[axis]):
+                    both = f'stands alone and at "{label or taken[axis]}" of one tensor'
                 raise ProgrammingError(
-                    f'The mesh axis "{axis}" shards "{taken[axis]}" and "{label}" of one tensor',
-                    hint="A mesh axis shards one label of a tensor; leave it out at the other.",
+                    f'The mesh axis "{axis}" {both}',
+                    hint="A mesh axis is named once in a tensor; leave it out at the other place.",
                     position=at,
                 )
-            if labels.count(label) > 1:
+            if label and labels.count(label) > 1:
                 raise NotSupportedError(
                     f'The label "{label}" occurs twice in a tensor and is sharded',
                     hint="Select the diagonal in a subquery.",
@@ -83,8 +116,11 @@ def _shards(text: str, first: int, last: int, mesh: Sequence[str]) -> dict[str, 
                 )
             taken[axis] = label
             axes.append(axis)
+            if not label:
+                start = unreduced.at if unreduced.axes else at - 1
+                unreduced = Unreduced((*unreduced.axes, axis), start)
         shards[label] = tuple(axes)
-    return shards
+    return shards, unreduced
 
 
 def _axis(written: str, mesh: Sequence[str], at: int) -> str:
@@ -106,7 +142,8 @@ def cell_labels(sharded: ShardedSpec, mesh: Sequence[str], sizes: Sequence[int])
 
     A mesh axis cuts the label that the operands shard along it. If they shard different labels, it
     cuts the one that the output shards, else the one of the largest operand; the other operands
-    are gathered. An axis that only the output names cuts the output's label.
+    are gathered. An axis that only the output names cuts the output's label. An axis along which
+    the output stays unreduced cuts a label that the output lacks.
 
     Args:
         sharded: The expression.
@@ -122,6 +159,7 @@ def cell_labels(sharded: ShardedSpec, mesh: Sequence[str], sizes: Sequence[int])
             for n in by_size
             for label, axes in zip(sharded.spec.inputs[n], sharded.inputs[n], strict=True)
             if axis in axes
+            and not (axis in sharded.unreduced.axes and label in sharded.spec.output)
         ]
         kept = [
             label

@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import split
+from einsql.core.plural import plural
 from einsql.core.schema import DType, Field
 from einsql.core.tables import Table
 from einsql.errors import DataError, InternalError, ProgrammingError
@@ -310,7 +311,7 @@ def dim_bounds(dims: Sequence[Dim]) -> tuple[int, ...]:
     bounds: dict[int, int] = {}
     for k, bound in (pair for d in dims for pair in zip(d.keys, d.bounds, strict=True)):
         if bounds.setdefault(k, bound) != bound:
-            raise ProgrammingError(f"Key {k} takes {bounds[k]} and {bound} values")
+            raise ProgrammingError(f"Key {k} takes {bounds[k]} and {plural(bound, 'value')}")
     if sorted(bounds) != list(range(len(bounds))):
         raise ProgrammingError(f"Only the keys {shown(sorted(bounds))} cut an axis")
     return tuple(bounds[k] for k in range(len(bounds)))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from einsql.core.plural import plural
 from einsql.core.schema import Field
 from einsql.core.tables import Table
 from einsql.errors import IntegrityError, ProgrammingError
@@ -192,7 +193,8 @@ def join_bounds(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]])
     for n, (source, places) in enumerate(zip(sources, keys, strict=True)):
         if len(places) != len(source.bounds):
             raise ProgrammingError(
-                f"Join numbers {len(places)} keys of operand {n}, which has {len(source.bounds)}"
+                f"Join numbers {plural(len(places), 'key')} of operand {n}, which has "
+                f"{len(source.bounds)}"
             )
         distinct("Join", places)
         for m, (place, bound) in enumerate(zip(places, source.bounds, strict=True)):
@@ -202,8 +204,8 @@ def join_bounds(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]])
                 raise ProgrammingError(f"Join numbers its keys {shown(places)} out of order")
             elif bounds[place] != bound:
                 raise ProgrammingError(
-                    f"Join needs equal bounds: key {m} of operand {n} takes {bound} values, "
-                    f"the keys it joins take {bounds[place]}",
+                    f"Join needs equal bounds: key {m} of operand {n} takes "
+                    f"{plural(bound, 'value')}, the keys it joins take {bounds[place]}",
                     hint="Repartition one operand so that both are cut into as many parts.",
                 )
     return tuple(bounds)
@@ -275,7 +277,7 @@ def _same_extents(what: str, label: str, a: Dim, b: Dim, schema: BlockSchema) ->
     if len(differing):
         key = tuple(keys[differing[0]].tolist())
         raise ProgrammingError(
-            f"{what}'s kernel reads axes of {a.at(key)} and {b.at(key)} elements as '{label}' "
-            f"under the key {shown(key)}",
+            f"{what}'s kernel reads axes of {a.at(key)} and {plural(b.at(key), 'element')} "
+            f"as '{label}' under the key {shown(key)}",
             hint="Repartition so that both have the same cuts.",
         )

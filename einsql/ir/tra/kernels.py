@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from einsql.core.plural import plural
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import InternalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value, cast
@@ -179,7 +180,7 @@ def _combined(notation: str, combine: str | Callable[..., object], values: list[
         return apply(combine, values)
     if SCALARS[combine].arity != 2:
         raise ProgrammingError(
-            f"The kernel '{notation}' has {len(values)} operands, "
+            f"The kernel '{notation}' has {plural(len(values), 'operand')}, "
             f"{combine} takes {SCALARS[combine].arity}"
         )
     first: Expr = values[0]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from einsql.core.dag import bottom_up, producers_first
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr, Input, call
@@ -217,7 +218,8 @@ def natural_keys(
     """
     if len(left_keys) != len(right_keys):
         raise ProgrammingError(
-            f"Join pairs {len(left_keys)} keys of the left with {len(right_keys)} of the right"
+            f"Join pairs {plural(len(left_keys), 'key')} of the left with {len(right_keys)} of the "
+            "right"
         )
     for side, keys, schema in (("left", left_keys, left), ("right", right_keys, right)):
         count = len(schema.bounds)

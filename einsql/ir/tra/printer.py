@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from einsql.core.plural import plural
 from einsql.core.schema import Field, is_flag
 from einsql.ir.einsum.graph import TRUE, EinSum, Input
 from einsql.ir.einsum.printer import format_expr, format_node
@@ -30,7 +31,7 @@ def format_schema(schema: BlockSchema) -> str:
     """Formats the bounds of the keys, the extents of the arrays and their fields."""
     dims = ", ".join(_format_dim(d, n) for n, d in enumerate(schema.dims))
     text = f"{shown(schema.bounds)}[{dims}] {_format_fields(schema.fields)}"
-    return text if schema.is_continuous else f"{text}, {schema.count} keys"
+    return text if schema.is_continuous else f"{text}, {plural(schema.count, 'key')}"
 
 
 def _format_fields(fields: tuple[Field, ...]) -> str:

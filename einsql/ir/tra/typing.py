@@ -14,6 +14,7 @@ from itertools import islice
 
 import numpy as np
 
+from einsql.core.plural import plural
 from einsql.core.schema import DType, Field, Schema
 from einsql.core.tables import Table
 from einsql.errors import IntegrityError, ProgrammingError
@@ -87,13 +88,13 @@ def _cut(
 ) -> BlockSchema:
     if len(cuts) != len(extents):
         raise ProgrammingError(
-            f"{what} is given {len(cuts)} cuts for an array of rank {len(extents)}",
+            f"{what} is given {plural(len(cuts), 'cut')} for an array of rank {len(extents)}",
             hint="Give each axis one cut, such as 1 for an axis in one block.",
         )
     plain = by_axis(cuts)
     if plain is not None:
         for n, (extent, cut) in enumerate(zip(extents, plain, strict=True)):
-            check_cut(what, f"axis {n}", f"{extent} elements", extent, cut)
+            check_cut(what, f"axis {n}", plural(extent, "element"), extent, cut)
         return BlockSchema(cut_bounds(cuts), cut_dims(plain), fields)
     dims = tuple(c for c in cuts if isinstance(c, Dim))
     for n, (extent, dim) in enumerate(zip(extents, dims, strict=True)):
@@ -125,9 +126,9 @@ def check_cut(what: str, axis: str, elements: str, extent: int, cut: Sequence[in
     blocks = sizes(cut)
     if len(blocks) > 1 and min(blocks) < 1:
         raise ProgrammingError(
-            f"{what} cuts {axis} of {elements} into {len(blocks)} parts, "
+            f"{what} cuts {axis} of {elements} into {plural(len(blocks), 'part')}, "
             "which leaves a block empty",
-            hint=f"Cut it into at most {max(1, extent)} parts.",
+            hint=f"Cut it into at most {plural(max(1, extent), 'part')}.",
         )
 
 
@@ -242,7 +243,8 @@ def _check_merge(fields: tuple[Field, ...], merge: Merge) -> None:
     names = {f.name for f in fields}
     if len(reductions(merge)) != len(fields):
         raise ProgrammingError(
-            f"Aggregate has {len(reductions(merge))} reductions for {len(fields)} fields"
+            f"Aggregate has {plural(len(reductions(merge)), 'reduction')} for "
+            f"{plural(len(fields), 'field')}"
         )
     for f, reduce in zip(fields, reductions(merge), strict=True):
         state = state_fields(f.name, reduce)
@@ -379,7 +381,7 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
             raise ProgrammingError(
                 f"Stack along array dimension {dim} meets arrays of "
                 f"{np.repeat(heads, members)[wrong[0]]} and "
-                f"{each[wrong[0]]} elements in dimension {n}",
+                f"{plural(each[wrong[0]], 'element')} in dimension {n}",
                 hint=f"The key that cuts array dimension {n} can be stacked along it alone.",
             )
         dims.append(_dim("Stack", n, new, heads, bounds))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -56,25 +57,33 @@ class BlockPlan:
         keys: The number of key dimensions of the result. If it is partial, the number of the part
             is one more key.
         merge: The node that merges the parts of the result under one key; None if it has no parts.
+        steps: For each node of the plan, producers first, the numbers of its steps. Filters and
+            renamings have none, and a merge that moves its parts has the step of the move.
     """
 
     program: Program
     keys: int
     merge: EinSum | None
+    steps: tuple[tuple[int, ...], ...]
 
 
 def lowered(root: ia.Node) -> BlockPlan:
     """The SPMD program of a plan of the implementation algebra."""
     lowering = _Lowering(root)
+    ends = [0]
     for node in ia.walk(root):
         lowering.add(node)
+        ends.append(len(lowering.steps))
     relation = lowering.relations[id(root)]
     step = lowering.viewed(relation)
-    program = pruned(Program(root.schema.sites, tuple(lowering.steps), (step,)))
+    ends[-1] = len(lowering.steps)
+    program, numbers = pruned(Program(root.schema.sites, tuple(lowering.steps), (step,)))
+    kept = (numbers[first:last] for first, last in pairwise(ends))
+    steps = tuple(tuple(own[own >= 0].tolist()) for own in kept)
     merge = None
     if root.schema.merge is not None:
         merge = lowering.merging(relation.step, root.schema.merge)
-    return BlockPlan(program, relation.keys.shape[1], merge)
+    return BlockPlan(program, relation.keys.shape[1], merge, steps)
 
 
 class _Lowering:

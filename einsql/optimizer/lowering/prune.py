@@ -14,8 +14,12 @@ from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, Step, View, reads
 
 
-def pruned(program: Program) -> Program:
-    """The program without unread steps and tiles; results keep all tiles."""
+def pruned(program: Program) -> tuple[Program, np.ndarray]:
+    """The program without unread steps and tiles; results keep all tiles.
+
+    Returns:
+        The program, and for each step its number there, int64 (steps,); -1 if nothing reads it.
+    """
     steps = program.steps
     used = [False] * len(steps)
     kept = [np.zeros(len(s.tiles.sites), bool) for s in steps]
@@ -34,7 +38,8 @@ def pruned(program: Program) -> Program:
     place = np.cumsum(used) - 1
     number = [np.where(k, np.cumsum(k) - 1, -1) for k in kept]
     left = [_restricted(s, kept[n], number, place) for n, s in enumerate(steps) if used[n]]
-    return Program(program.sites, tuple(left), tuple(int(place[r]) for r in program.roots))
+    roots = tuple(int(place[r]) for r in program.roots)
+    return Program(program.sites, tuple(left), roots), np.where(used, place, -1)
 
 
 def _mark(step: Step, own: np.ndarray, kept: list[np.ndarray]) -> None:

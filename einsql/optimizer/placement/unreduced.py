@@ -6,28 +6,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,
     Input,
-    Label,
     Node,
     Operand,
-    bigint,
-    call,
     fresh,
 )
+from einsql.ir.einsum.kept_sums import PART, cut_axes, divided, keeps_parts, pending_label
 from einsql.ir.einsum.sharded_notation import grid_of
 from einsql.ir.layout import Layout, Mesh, Shard
 from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
-from einsql.optimizer.rewrite.node_properties import in_order
 
-_KEPT = (DType.FLOAT, DType.DOUBLE)
-"""The types of sums that are kept; others are stored in a type other than the one they add in."""
-PART = "part"
-"""The wanted name of the key that numbers the parts."""
+
+def pending_axes(
+    node: Node, mesh: Mesh
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]] | None:
+    """The mesh axes along which the requested grids leave a value partial.
+
+    Args:
+        node: A sum, or a map that is linear in sums.
+        mesh: The mesh of the sites.
+
+    Returns:
+        The axes, and for each key of the node the mesh axes that cut it. None if nothing is
+        partial, or the sums of a map are cut differently.
+    """
+    if isinstance(node, Input):
+        return None
+    label = pending_label(node, mesh)
+    if label is not None:
+        cut = cut_axes(node, mesh)
+        return cut[label], {key: cut[key] for key in node.keys}
+    if not is_linear_in_sums(node):
+        return None
+    pending = []
+    for o in node.operands:
+        source = pending_axes(o.source, mesh)
+        if source is None:
+            return None
+        keys = zip(o.source.schema.keys, o.labels, strict=True)
+        pending.append((source[0], {label: source[1][key.name] for key, label in keys}))
+    return pending[0] if all(other == pending[0] for other in pending) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +101,15 @@ class Unreduced:
         return replace(node, axes=domain, operands=tuple(operands), keys=(part, *node.keys))
 
     def _sum(self, node: EinSum) -> EinSum | None:
-        if any(o.reduction != "sum" or o.dtype not in _KEPT for o in node.outputs):
+        if not keeps_parts(node):
             return None
         split = [a for a in node.axes if a.label in node.reduced and a.define is None]
         if not split:
             return None
-        axis = max(split, key=lambda a: (self._is_sharded(node, a.label), a.extent))
-        labels = [a.label for a in node.axes]
-        if axis.extent == self.number and axis.lo == 0:
-            return replace(node, keys=(axis.label, *node.keys))
-        part = fresh(PART, labels)
-        place = fresh("place", [*labels, part])
-        length = max(1, -(-axis.extent // self.number))
-        first = call("mul", DType.BIGINT, Label(part), bigint(length))
-        position = call("add", DType.BIGINT, first, Label(place))
-        if axis.lo:
-            position = call("add", DType.BIGINT, position, bigint(axis.lo))
-        domain = [Axis(part, 0, self.number), Axis(place, 0, length)]
-        domain += [replace(a, define=position) if a is axis else a for a in node.axes]
-        return in_order(replace(node, axes=tuple(domain), keys=(part, *node.keys)))
+        label = pending_label(node, self.mesh)
+        if label is None or set(cut_axes(node, self.mesh)[label]) != set(self.over):
+            label = max(split, key=lambda a: (self._is_sharded(node, a.label), a.extent)).label
+        return divided(node, label, self.number)
 
     def _is_sharded(self, node: EinSum, label: str) -> bool:
         """True if an operand's sites are fixed with the label along one of the axes."""

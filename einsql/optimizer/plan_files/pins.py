@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.plural import plural
 from einsql.errors import suggest
 from einsql.ir.spmd.program import COPIES
 from einsql.optimizer.decomposition.objective import cell_bytes
@@ -112,7 +113,8 @@ class _NodeCheck:
             if parts[label] > most:
                 raise self.document.wrong(
                     number.at,
-                    f"{name} has too few values for {parts[label]:,} parts: {extents[label]:,}",
+                    f"{name} has too few values for {plural(parts[label], 'part')}: "
+                    f"{extents[label]:,}",
                     f"1 to {most:,} parts are possible.",
                 )
         return parts
@@ -136,7 +138,8 @@ class _NodeCheck:
         if cells * copies > most and not (is_equal and cells <= MOST_CELLS):
             raise self.document.wrong(
                 item.at,
-                f"{self.v.name} has {cells * copies:,} cells, too many for {self.sites:,} sites",
+                f"{self.v.name} has {plural(cells * copies, 'cell')}, too many for "
+                f"{plural(self.sites, 'site')}",
                 f"The parts multiplied by each other and by the copies are at most {most:,}"
                 + (f", or every label has at most {root} parts." if copies == 1 else "."),
             )
@@ -189,13 +192,14 @@ class _NodeCheck:
         if cells > self.sites:
             raise self.document.wrong(
                 item.at,
-                f"{self.v.name} has {cells:,} cells, more than one for each site",
+                f"{self.v.name} has {plural(cells, 'cell')}, more than one for each site",
                 "Without a list of sites, the cells are distributed evenly.",
             )
         if len(sites) != cells:
             raise self.document.wrong(
                 item.at,
-                f"{self.v.name} has {cells:,} cells, and {len(sites):,} sites are listed",
+                f"{self.v.name} has {plural(cells, 'cell')}, and {plural(len(sites), 'site')} "
+                f"{'is' if len(sites) == 1 else 'are'} listed",
                 "Each cell needs a site; without a list the cells are distributed evenly.",
             )
         taken: set[int] = set()

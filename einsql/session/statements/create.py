@@ -8,18 +8,20 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlglot import exp
 
 from einsql.core.bfloat16 import stored
+from einsql.core.plural import plural
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.settings import MOST_SITES, mesh_text
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import fresh
+from einsql.ir.einsum.kept_sums import PART
 from einsql.ir.layout import Mesh
 from einsql.ir.partition import OnMesh, Partition, Parts
 from einsql.optimizer import optimize
 from einsql.planner.plan import owners
-from einsql.planner.queries import bind_query, plan_relation, query_binder, select
+from einsql.planner.queries import Bound as Query
+from einsql.planner.queries import bind_query, plan_relation, query_binder, select_bound
 from einsql.session.statements.insert import insert_rows, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows, taken_by
 from einsql.sql.parser.syntax import CreateTensor, KeyCut
@@ -71,11 +73,11 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     refusal = statement.refusal
     if statement.query is not None:
         try:
-            if statement.partial and empty is None:
-                kept = _kept_unreduced(ctx, statement, statement.query)
-                if kept is not None:
-                    return kept
-            result, inputs = select(ctx, statement.query)
+            bound = bind_query(ctx, statement.query)
+            kept = _kept_unreduced(ctx, statement, bound) if empty is None else None
+            if kept is not None:
+                return kept
+            result, inputs = select_bound(ctx, bound)
             if empty is None:
                 return _stored(statement.name, result, owners(inputs.values()))
             with ctx.memory.lending():
@@ -94,45 +96,58 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     return tensor_of(ctx, statement.name, table, empty)
 
 
-def _kept_unreduced(ctx: Context, statement: CreateTensor, query: exp.Query) -> Tensor | None:
-    """Returns the tensor of a query with PARTIAL(SUM) OVER, as parts on the sites.
+def _kept_unreduced(ctx: Context, statement: CreateTensor, query: Query) -> Tensor | None:
+    """Returns the tensor of a query whose sum is kept as parts on the sites.
+
+    PARTIAL(SUM) OVER declares this. Without any clause, the notation of an EINSUM does, and the
+    tensor gets the declaration.
 
     Returns:
-        None if no mesh with the axes is in force, or the query is neither a sum nor linear in sums;
-        then the value is stored complete.
+        None if no mesh with the axes is in force, nothing declares it, or the query is neither a
+        sum nor linear in sums; then the value is stored complete.
     """
-    mesh, over = Mesh(ctx.settings.mesh_in_force), tuple(a.name for a in statement.partial)
-    named = {a.name for cut in statement.partition or () for a in cut.axes} | {*over}
-    if not named <= dict(mesh.axes).keys():
+    mesh, relation = Mesh(ctx.settings.mesh_in_force), query.relation
+    named = [*(a for cut in statement.partition or () for a in cut.axes), *statement.partial]
+    is_declared = statement.partition is not None or bool(statement.replicate or statement.partial)
+    if not (statement.partial or (query.binder.keeps_sums and not is_declared)):
         return None
-    from einsql.optimizer.placement.unreduced import PART, Unreduced  # for several sites only
-
-    bound = bind_query(ctx, query)
-    relation = bound.relation
+    if not mesh.axes or not {a.name for a in named} <= dict(mesh.axes).keys():
+        return None
     if not isinstance(relation, Bound) or relation.edges or relation.hidden:
         return None
+    from einsql.optimizer.placement.unreduced import Unreduced, pending_axes  # for several sites
+
     root = optimize(relation.node, disabled=ctx.settings.disabled_rules, sited=True).root
+    keys = {c.key: c.name for c in relation.columns if c.key is not None}
+    over = tuple(a.name for a in statement.partial)
     axes = {cut.key.lower(): tuple(a.name for a in cut.axes) for cut in statement.partition or ()}
-    shards = {c.key: axes.get(c.name.lower(), ()) for c in relation.columns if c.key is not None}
+    shards = {key: axes.get(name.lower(), ()) for key, name in keys.items()}
+    if not over:
+        pending = pending_axes(root, mesh)
+        if pending is None:
+            return None
+        over, shards = pending
     split = Unreduced(mesh, over).node(root, shards)
     if split is None:
         return None
     part = fresh(PART, (c.name for c in relation.columns))
     columns = (Column(part, DType.BIGINT, key=split.keys[0]), *relation.columns)
-    plan = plan_relation(ctx, Bound(split, columns), bound.binder)
-    computed = plan.result(bound.inputs, ctx.tick)
-    parts = _stored(statement.name, computed, owners(bound.inputs.values()))
+    plan = plan_relation(ctx, Bound(split, columns), query.binder)
+    computed = plan.result(query.inputs, ctx.tick)
+    parts = _stored(statement.name, computed, owners(query.inputs.values()))
     schema = parts.relation.schema
     fields = PartialFields(Summands(schema, parts.relation.fields, mesh.axes, over))
-    complete = Schema(schema.keys[1:], schema.fields)
-    return Tensor(statement.name, Relation(complete, fields), parts.columns[1:])
+    complete = Relation(Schema(schema.keys[1:], schema.fields), fields)
+    by_name = {keys[key]: names for key, names in shards.items()}
+    on_mesh = OnMesh(tuple(by_name[k.name] for k in schema.keys[1:]), (), over)
+    return Tensor(statement.name, complete, parts.columns[1:], partition=on_mesh)
 
 
 def _filled(empty: Tensor, result: Result) -> Tensor:
     """Inserts the rows of a SELECT into a declared tensor, matching columns by position."""
     if len(result.columns) != len(empty.columns):
         raise ProgrammingError(
-            f"The SELECT gives {len(result.columns)} columns for {len(empty.columns)}",
+            f"The SELECT gives {plural(len(result.columns), 'column')} for {len(empty.columns)}",
             hint=f"{empty.name} has {', '.join(empty.columns)}.",
         )
     return insert_rows(empty, result_table(empty, list(empty.columns), result), replaces=False)
@@ -177,8 +192,9 @@ def _parts(cuts: Sequence[KeyCut], schema: Schema) -> Parts:
     for key, number in ((cut.key, cut.parts or 1) for cut in cuts):
         if number > max(1, keys[key.lower()].extent):
             raise ProgrammingError(
-                f'"{key}" has too few values for {number} parts: {keys[key.lower()].extent}',
-                hint=f"At most {max(1, keys[key.lower()].extent)} parts are possible.",
+                f'"{key}" has too few values for {plural(number, "part")}: '
+                f"{keys[key.lower()].extent}",
+                hint=f"At most {plural(max(1, keys[key.lower()].extent), 'part')}.",
             )
         parts[key.lower()] = number
     if prod(parts.values()) > MOST_SITES:

@@ -178,11 +178,9 @@ def drop(ctx: Context, statement: Drop) -> None:
 
 
 def show(ctx: Context, statement: Show) -> Table:
-    """Returns the column names and rows of SHOW SETTINGS, SHOW TENSORS and DESCRIBE."""
+    """Returns the column names and rows of SHOW and DESCRIBE."""
     if statement.what == "settings":
-        settings = [(n, setting_text(ctx.settings, n)) for n in SETTINGS]
-        ranks = "none" if ctx.cluster is None else str(ctx.cluster.ranks)
-        return ("name", "value"), [*settings, ("mpi", ranks)]
+        return ("name", "value"), [(name, setting(ctx, name)) for name in SHOWN_SETTINGS]
     if statement.what in ("tensors", "tables"):
         tensors = [o for o in ctx.store.objects.values() if isinstance(o, Tensor)]
         listed: list[tuple[Any, ...]] = [
@@ -223,6 +221,17 @@ def show(ctx: Context, statement: Show) -> Table:
         else (c.name, c.dtype.value, _range_text(bounds[c.key]), "")
         for c in relation.columns
     ]
+
+
+SHOWN_SETTINGS = (*SETTINGS, "mpi")
+"""The names that SHOW knows: the settings, and an option of `connect`."""
+
+
+def setting(ctx: Context, name: str) -> str:
+    """Returns the value of a setting, or of the option `mpi` of `connect`."""
+    if name == "mpi":
+        return "none" if ctx.cluster is None else str(ctx.cluster.ranks)
+    return setting_text(ctx.settings, name)
 
 
 _DESCRIBED = ("column_name", "column_type", "key", "placement")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.plural import plural
 from einsql.core.schema import Schema
 from einsql.errors import DataError, IntegrityError
 from einsql.session.statements.target import changed, key_text, types_of
@@ -65,7 +66,7 @@ def _names(tensor: Tensor, source: Rows, path: str, member: str | None) -> dict[
     if source.positional:
         if len(file_columns) != len(tensor.columns):
             raise DataError(
-                f"'{path}' has {len(file_columns)} columns, and {tensor.name} has "
+                f"'{path}' has {plural(len(file_columns), 'column')}, and {tensor.name} has "
                 f"{len(tensor.columns)}",
                 hint=f"Those of {tensor.name} are {', '.join(tensor.columns)}.",
             )

@@ -12,7 +12,7 @@ from einsql.explain.options import assumed
 from einsql.explain.tile_report import tile_report
 from einsql.planner.context import Context
 from einsql.planner.plan import Plan
-from einsql.planner.queries import bind_query, plan_query
+from einsql.planner.queries import bind_query, merged_back, plan_query
 from einsql.session.statements.explain_dml import explain_change
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
@@ -38,7 +38,9 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
     if isinstance(inner, st.Change):
         return explain_change(ctx, statement, cluster)
     try:
-        bound = bind_query(ctx, _query(statement))
+        bound = bind_query(ctx, _query(inner))
+        if isinstance(inner, st.CreateTensor):
+            bound = merged_back(bound)
         plan = plan_query(ctx, bound)
     except errors.Error as error:
         return _explain_hybrid(ctx, statement, error)
@@ -54,19 +56,16 @@ def _explain_hybrid(ctx: Context, statement: st.Explain, refusal: errors.Error) 
     return Explanation(hybrid_report(ctx, statement, refusal), statement.form)
 
 
-def _query(statement: st.Explain) -> exp.Query:
+def _query(inner: st.Statement) -> exp.Query:
     """Returns the query whose plan an EXPLAIN shows.
 
     Raises:
-        NotSupportedError: The statement has no query.
+        Error: Only DuckDB can read the query.
     """
-    inner = statement.statement
-    query = inner.query if isinstance(inner, st.CreateTensor) else None
     if isinstance(inner, st.Query):
-        query = inner.tree
-    if query is None:
-        raise errors.NotSupportedError(
-            "EXPLAIN shows plans of SELECT, CREATE TENSOR AS SELECT and changes of tensors",
-            hint="EXPLAIN the SELECT that the statement computes.",
-        )
-    return query
+        return inner.tree
+    assert isinstance(inner, st.CreateTensor)
+    if inner.query is None:
+        assert inner.refusal is not None
+        raise inner.refusal
+    return inner.query

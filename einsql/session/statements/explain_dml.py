@@ -28,7 +28,10 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
     assert isinstance(asked.statement, st.Change)
     prepared, read = bind(ctx, asked.statement.tree)
     if not prepared.plans:
-        raise NotSupportedError("INSERT of VALUES computes nothing that a plan could show")
+        raise NotSupportedError(
+            "INSERT of VALUES computes nothing that a plan could show",
+            hint="EXPLAIN shows plans of INSERT … SELECT, UPDATE and DELETE.",
+        )
     titles = [f"{p.VERB} {p.name}" for p in prepared.parts if p.root is not None]
     if prepared.shown is not None:
         titles.insert(0, "SELECT")

@@ -9,11 +9,12 @@ from einsql.hybrid import hybrid_plan
 from einsql.optimizer.plan_files.writer import Entry, file_text, graph_entry
 from einsql.planner import plan_files
 from einsql.planner.plan import Plan
-from einsql.planner.queries import bind_query, plan_query
+from einsql.planner.queries import bind_query, merged_back, plan_query
 from einsql.session.statements.dml import bind
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.positions import unsupported
+from einsql.sql.parser.tokens import tokenize, word_of
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -34,12 +35,25 @@ def export_plan(ctx: Context, statement: st.ExportPlan) -> None:
             "EXPORT PLAN is off: enable_external_access is false", position=statement.at
         )
     entries = _entries(ctx, statement)
+    tiles = _first_tiling(statement.text)
+    if not entries and tiles is not None:
+        raise NotSupportedError(
+            "The tiling is in the statement, so its plan is not written",
+            hint="TILES without numbers inside ELEMENTS((…)) leaves the cuts to the optimizer, and "
+            "EXPORT PLAN writes them.",
+            position=statement.start + tiles,
+        )
     if not entries:
         raise NotSupportedError(
             "The statement has no plan over elements",
             hint="EXPORT PLAN writes cuts of SELECT, CREATE TENSOR AS SELECT, INSERT … SELECT, "
-            "UPDATE and DELETE over tensors; plans over TILES have none.",
+            "UPDATE and DELETE over tensors.",
             position=statement.start,
+        )
+    if tiles is not None:
+        ctx.notices.append(
+            f"'{statement.path}' has the operations over elements; those over TILES keep the "
+            "tiling of the statement"
         )
     settings = ctx.settings
     text = file_text(settings.sites, settings.strategy, settings.cost, entries)
@@ -48,6 +62,23 @@ def export_plan(ctx: Context, statement: st.ExportPlan) -> None:
     except Error as error:
         error.position = statement.at
         raise
+
+
+def _first_tiling(text: str) -> int | None:
+    """Returns the offset of the first TILES with numbers of parts; None if there is none."""
+    tokens = tokenize(text)
+    for n, token in enumerate(tokens[:-1]):
+        if word_of(token) != "TILES" or word_of(tokens[n + 1]) != "(":
+            continue
+        depth = 0
+        for inside in tokens[n + 1 :]:
+            word = word_of(inside)
+            depth += (word == "(") - (word == ")")
+            if depth == 1 and word == ",":
+                return token.start
+            if depth == 0:
+                break
+    return None
 
 
 def _entries(ctx: Context, statement: st.ExportPlan) -> list[Entry]:
@@ -70,7 +101,8 @@ def _entries(ctx: Context, statement: st.ExportPlan) -> list[Entry]:
         refusal = inner.refusal if isinstance(inner, st.CreateTensor) else None
         return [] if refusal is None else _fragment_entries(ctx, statement, refusal)
     try:
-        plan = plan_query(ctx, bind_query(ctx, query))
+        bound = bind_query(ctx, query)
+        plan = plan_query(ctx, merged_back(bound) if isinstance(inner, st.CreateTensor) else bound)
     except Error as error:
         return _fragment_entries(ctx, statement, error)
     return [_entry("SELECT", plan)] if isinstance(plan, Plan) else []

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
+from einsql.core.plural import plural
 from einsql.core.schema import DType, Key, valid
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Call, Const, EinSum, ParameterInput, Value
@@ -192,7 +193,7 @@ def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> li
     order = column_order(tensor, statement.columns)
     if len(columns) != len(order):
         raise ProgrammingError(
-            f"INSERT gives {len(columns)} columns for {len(order)}",
+            f"INSERT gives {plural(len(columns), 'column')} for {len(order)}",
             hint=f"{tensor.name} has {', '.join(order)}.",
         )
     return order
@@ -237,7 +238,7 @@ def literal_table(
     for row in rows:
         if len(row.cells) != len(order):
             raise ProgrammingError(
-                f"VALUES gives {len(row.cells)} columns for {len(order)}",
+                f"VALUES gives {plural(len(row.cells), 'column')} for {len(order)}",
                 hint=f"{tensor.name} has {', '.join(order)}.",
                 position=row.positions[0] if row.positions else None,
             )

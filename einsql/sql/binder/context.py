@@ -112,6 +112,8 @@ class Binder(Protocol):
     notices: list[str]
     joining: list[Joining]
     """The SELECTs whose FROM is being bound, outermost first."""
+    keeps_sums: bool
+    """True if an EINSUM of the statement leaves its sum unreduced."""
 
     @property
     def catalog(self) -> Catalog:

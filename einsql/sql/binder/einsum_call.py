@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, valid
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -18,10 +19,19 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     Value,
+    fresh,
     view,
 )
+from einsql.ir.einsum.kept_sums import (
+    PART,
+    divided,
+    keeps_parts,
+    parts_of,
+    sum_over_first_key,
+    without_true_flags,
+)
 from einsql.ir.einsum.notation import Spec, parse_spec
-from einsql.ir.einsum.sharded_notation import Axes, cell_labels, grid_of, parse_sharded
+from einsql.ir.einsum.sharded_notation import Axes, ShardedSpec, cell_labels, grid_of, parse_sharded
 from einsql.ir.layout import Layout, Mesh, placement
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.context import Binder
@@ -44,7 +54,8 @@ def _column(label: str, output: Sequence[str]) -> str:
 def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
     """Binds EINSUM(spec, tensor, …): the sum of products, one row per output key.
 
-    With `sharded := true` the labels of the specification carry mesh axes.
+    With `sharded := true` the labels of the specification carry mesh axes, and a mesh axis without
+    a label leaves the result unreduced.
 
     Raises:
         ProgrammingError: Ranks or bounds are incompatible, an argument is not a tensor's name, or
@@ -111,6 +122,7 @@ def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relatio
         )
     if not mesh.axes:
         return einsum_relation(sharded.spec, relations, catalog.float_stays)
+    sharded, relations = _over_parts(sharded, relations, mesh)
     spec = sharded.spec
     labels = tuple(dict.fromkeys(x for term in spec.inputs for x in term))
     sizes = [r.node.schema.size for r in relations]
@@ -125,8 +137,100 @@ def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relatio
     sums = einsum_relation(spec, operands, catalog.float_stays)
     assert isinstance(sums.node, EinSum)
     grid = grid_of(mesh, labels, tuple(cells.values()))
-    summed = replace(sums, node=replace(sums.node, grid=grid))
-    return _placed(summed, spec.output, sharded.output, mesh)
+    if not sharded.unreduced.axes:
+        summed = replace(sums, node=replace(sums.node, grid=grid))
+        return _placed(summed, spec.output, sharded.output, mesh)
+    query.keeps_sums = True
+    plain = without_true_flags(replace(sums.node, grid=grid))
+    return _unreduced(replace(sums, node=plain), sharded, cells, mesh)
+
+
+def _over_parts(
+    sharded: ShardedSpec, relations: Sequence[Relation], mesh: Mesh
+) -> tuple[ShardedSpec, list[Relation]]:
+    """Replaces an operand that is unreduced by its parts, with a label that numbers them.
+
+    Raises:
+        ProgrammingError: The operand is reduced along the axes, or is no sum of floats.
+        NotSupportedError: Several operands are unreduced; their product is no sum of products of
+            parts.
+    """
+    unreduced = [(n, u) for n, u in enumerate(sharded.unreduced_inputs) if u.axes]
+    if len(unreduced) > 1:
+        raise NotSupportedError(
+            "A product of two unreduced tensors is no sum over their parts",
+            hint="Complete one of them first: leave its axis out.",
+            position=unreduced[1][1].at,
+        )
+    known = list(relations)
+    for n, wanted in unreduced:
+        parts = parts_of(relations[n].node, mesh)
+        if parts is None or set(parts[1]) != set(wanted.axes):
+            names = "nothing" if parts is None else ", ".join(parts[1])
+            raise ProgrammingError(
+                f"Operand {n + 1} is not unreduced over {', '.join(wanted.axes)}, but over {names}",
+                hint="PARTIAL(SUM) OVER, or _axis after the arrow of an EINSUM, leaves a sum of "
+                "FLOAT or DOUBLE values unreduced.",
+                position=wanted.at,
+            )
+        node, over = parts
+        key = Column(node.keys[0], DType.BIGINT, key=node.keys[0])
+        known[n] = replace(relations[n], node=node, columns=(key, *relations[n].columns))
+        spec = sharded.spec
+        label = fresh(PART, (x for term in spec.inputs for x in term))
+        terms, axes = list(spec.inputs), list(sharded.inputs)
+        terms[n], axes[n] = (label, *terms[n]), (over, *axes[n])
+        sharded = replace(sharded, spec=replace(spec, inputs=tuple(terms)), inputs=tuple(axes))
+    return sharded, known
+
+
+def _unreduced(
+    summed: Relation, sharded: ShardedSpec, cells: Mapping[str, tuple[str, ...]], mesh: Mesh
+) -> Relation:
+    """The result of an expression whose sums over mesh axes wait for a reader.
+
+    A sum of integers, or of values that may be NULL or absent, is completed if the result is not
+    where the calls leave it.
+
+    Raises:
+        ProgrammingError: No label that the output lacks is cut along the axes.
+        NotSupportedError: The sum over another label cannot be told from theirs.
+    """
+    spec, wanted, node = sharded.spec, sharded.unreduced, summed.node
+    assert isinstance(node, EinSum)
+    pending = {x: names for x, names in cells.items() if names and x not in spec.output}
+    waiting = {name for names in pending.values() for name in names}
+    reduced = [name for name in wanted.axes if name not in waiting]
+    if reduced:
+        raise ProgrammingError(
+            f'The result is not unreduced over "{reduced[0]}"',
+            hint="Only a label that the result lacks leaves a sum along its axis.",
+            position=wanted.at,
+        )
+    label = next((x for x, names in pending.items() if set(wanted.axes) <= set(names)), None)
+    if label is None:
+        raise NotSupportedError(
+            f"{' and '.join(wanted.axes)} cut different labels, and one sum can stay unreduced",
+            hint="Complete the result over one of them: leave its axis out after the arrow.",
+            position=wanted.at,
+        )
+    axes = [cells[key] for key in node.keys]
+    by_name = dict(zip(spec.output, sharded.output, strict=True))
+    asked = [by_name[key] for key in node.keys]
+    over = tuple(name for name in cells[label] if name in wanted.axes)
+    if len(pending) == 1 and over == cells[label] and axes == asked:
+        return summed
+    if not keeps_parts(node):
+        return _placed(summed, spec.output, sharded.output, mesh)
+    split = divided(node, label, prod(size for name, size in mesh.axes if name in over))
+    part, *others = (a.label for a in split.axes if a.label not in cells or a.label == label)
+    within = tuple(name for name in cells[label] if name not in over)
+    cut = {**cells, label: (), part: over} | dict.fromkeys(others[:-1], within)
+    labels = tuple(a.label for a in split.axes)
+    grid_axes = [cut.get(x, ()) for x in labels]
+    parts = replace(summed, node=replace(split, grid=grid_of(mesh, labels, grid_axes)))
+    placed = _placed(parts, split.keys, (over, *asked), mesh)
+    return replace(summed, node=sum_over_first_key(placed.node, mesh, (over, *asked)))
 
 
 def _placed(relation: Relation, keys: Sequence[str], axes: Axes, mesh: Mesh) -> Relation:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.errors import (
     DataError,
@@ -293,7 +294,8 @@ def _as_one(inner: Scope, item: exp.Subquery) -> Source:
     names = alias_columns(item)
     if len(names) > len(columns):
         raise ProgrammingError(
-            f"{len(names)} column names for {len(columns)} columns", position=position(item)
+            f"{plural(len(names), 'column name')} for {plural(len(columns), 'column')}",
+            position=position(item),
         )
     names += [n for _, n, _ in columns[len(names) :]]
     values = [t for _, _, t in columns]

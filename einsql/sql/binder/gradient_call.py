@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from einsql.core.mappings import memoized
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.errors import (
     OF_A_TABLE,
@@ -42,7 +43,7 @@ def bind_gradient(
     args = call.expressions
     if len(args) != 2:
         raise ProgrammingError(
-            f"GRADIENT(loss, w) takes a loss and a tensor, not {len(args)} arguments",
+            f"GRADIENT(loss, w) takes a loss and a tensor, not {plural(len(args), 'argument')}",
             hint="Each is a name or a SELECT in parentheses of its own; of several tensors there "
             "is a GRADIENT each, which share their work.",
             position=position(call),

@@ -6,6 +6,7 @@ from math import prod
 
 from sqlglot import exp
 
+from einsql.core.plural import plural
 from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label
@@ -39,14 +40,14 @@ def bind_hint(block: Joining, select: exp.Select, sites: int) -> dict[str, int]:
         if number > max(1, hi - lo):
             raise _wrong(
                 column,
-                f"has too few values for {number} parts: {hi - lo}",
-                f"At most {max(1, hi - lo)} parts are possible.",
+                f"has too few values for {plural(number, 'part')}: {hi - lo}",
+                f"At most {plural(max(1, hi - lo), 'part')}.",
             )
         parts[label] = number
     calls = prod(parts.values())
     if 1 < sites < calls:
         raise ProgrammingError(
-            f"The hint asks for {calls} kernel calls, and there are {sites} sites",
+            f"The hint asks for {calls} kernel calls, and there are {plural(sites, 'site')}",
             hint=f"Name parts whose product is at most {sites}, or SET sites = {calls}.",
             position=position(hint.expressions[0]),
         )

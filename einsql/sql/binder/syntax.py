@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from sqlglot import exp
 
+from einsql.core.plural import plural
 from einsql.errors import ProgrammingError
 from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.scope.relation import Relation, TileRelation, deduplicated
@@ -78,7 +79,7 @@ def renamed(relation: Named, item: exp.Expr) -> Named:
     names = alias_columns(item)
     if len(names) > len(relation.columns):
         raise ProgrammingError(
-            f"{len(names)} column names for {len(relation.columns)} columns",
+            f"{plural(len(names), 'column name')} for {plural(len(relation.columns), 'column')}",
             hint="Columns are " + ", ".join(c.name for c in relation.columns) + ".",
             position=position(item),
         )

@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from sqlglot import TokenType, exp
 
+from einsql.core.settings import SETTINGS
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.sql.parser.definitions import DefinitionReader
 from einsql.sql.parser.explain_options import explain_options
@@ -23,6 +24,7 @@ from einsql.sql.parser.syntax import (
     Calibrate,
     Change,
     Copy,
+    CreateTensor,
     DuckDBStatement,
     Explain,
     Export,
@@ -102,6 +104,13 @@ def is_qualified(words: Sequence[str], at: int) -> bool:
     while words[at : at + 1] in (["IF"], ["NOT"], ["EXISTS"]):
         at += 1
     return words[at + 1 : at + 2] == ["."]
+
+
+def _has_plan(statement: Statement) -> bool:
+    """True if a statement computes something that EXPLAIN shows."""
+    if isinstance(statement, CreateTensor):
+        return statement.query is not None or statement.refusal is not None
+    return isinstance(statement, Query | Change | DuckDBStatement)
 
 
 class Reader(DefinitionReader):
@@ -203,15 +212,27 @@ class Reader(DefinitionReader):
         self.take("EXPLAIN")
         options = explain_options(self, _QUERY)
         if self.ended:
-            raise self.error("EXPLAIN needs a statement")
-        if self.word() == "FOR":
+            raise ProgrammingError(
+                "EXPLAIN needs a statement",
+                hint="Write EXPLAIN SELECT ….",
+                position=self.position(),
+            )
+        word, position = self.word(), self.position()
+        if word == "FOR":
             raise ProgrammingError(
                 "EXPLAIN shows one statement, and a loop has several",
                 hint="EXPLAIN one of its body, with a number in place of the loop's variable.",
-                position=self.position(),
+                position=position,
             )
-        text = self.sql[self.position() :].strip()
-        return Explain(self.statement(), **asdict(options), text=text)
+        statement = self.statement()
+        if not _has_plan(statement):
+            raise NotSupportedError(
+                f"This {word} has no plan",
+                hint="EXPLAIN shows plans of SELECT, CREATE TENSOR AS SELECT and changes: EXPLAIN "
+                "the SELECT of a view, a macro or a COPY.",
+                position=position,
+            )
+        return Explain(statement, **asdict(options), text=self.sql[position:].strip())
 
     def calibrate(self) -> Calibrate:
         """CALIBRATE."""
@@ -288,11 +309,14 @@ class Reader(DefinitionReader):
         """SET name = value."""
         self.take("SET")
         name = self.name("a setting").lower()
+        shows = f"SHOW {name} prints its value." if name in SETTINGS else ""
+        if name in ("global", "session", "local"):
+            shows = "Write SET name = value: each session has its own settings."
         if not self.take("=") and not self.take("TO"):
-            raise self.error("Expected = after the setting")
+            raise self.error("Expected = after the setting", shows)
         start = self.position()
         if self.ended:
-            raise self.error("Expected a value")
+            raise self.error("Expected a value", shows)
         self.at = len(self.tokens)
         return Set(name, self.sql[start:].strip().strip("'\""), start)
 
@@ -305,12 +329,17 @@ class Reader(DefinitionReader):
         return Set("plan", "none", position)
 
     def show(self) -> Show:
-        """SHOW TENSORS | TABLES | SETTINGS."""
+        """SHOW TENSORS | TABLES | SETTINGS | name."""
         self.take("SHOW")
         what = self.word()
         known = ("TENSORS", "TABLES", "SETTINGS")
         if what not in known:
-            raise self.error("SHOW knows TENSORS and SETTINGS", did_you_mean(what, known))
+            error = self.error("SHOW knows TENSORS and SETTINGS", did_you_mean(what, known))
+            token = self.tokens[self.at] if self.at + 1 == len(self.tokens) else None
+            if token is None or token.token_type is TokenType.STRING:
+                raise error
+            refusal = UnknownHere(error.reason, hint=error.hint, position=error.position)
+            return Show("name", token.text, refusal=refusal)
         self.at += 1
         self.end()
         return Show(what.lower())

@@ -184,11 +184,17 @@ class Calibrate:
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """SHOW TENSORS, SHOW SETTINGS, DESCRIBE name or DESCRIBE query."""
+    """SHOW TENSORS, SHOW SETTINGS, SHOW name, DESCRIBE name or DESCRIBE query.
+
+    Attributes:
+        what: "tensors", "tables", "settings", "name" or "describe".
+        refusal: The error of einsql's own grammar, if only DuckDB has the name of SHOW name.
+    """
 
     what: str
     name: str = ""
     query: exp.Query | None = None
+    refusal: Error | None = None
 
 
 @dataclass(frozen=True, slots=True)

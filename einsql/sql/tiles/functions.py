@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from einsql.core.plural import plural
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Input, PartInput
@@ -106,7 +107,8 @@ def _free(tensor: Input, source: Relation, call: exp.Anonymous) -> FreeTensor:
 def _check_parts(parts: Sequence[int], keys: Sequence[str]) -> None:
     if parts and len(parts) != len(keys):
         raise ProgrammingError(
-            f"TILES needs a number of parts for each of {len(keys)} keys, not {len(parts)}",
+            f"TILES needs a number of parts for each of {plural(len(keys), 'key')}, "
+            f"not {len(parts)}",
             hint=f"Give one for each of {', '.join(keys)}; 1 leaves a key whole."
             if keys
             else "There is nothing to cut.",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from einsql import errors
+from einsql.core.settings import SETTINGS
 
 _LINE = re.compile(r"\n*LINE (\d+): (.*)\n( *)\^.*", re.DOTALL)
 _HEAD = re.compile(r"^(?:[A-Z][\w ]*?)(?: Error)?: ")
@@ -20,6 +21,10 @@ _LITERAL = re.compile(r"'((?:[^']++|'')*+)'")
 _FILE = re.compile(r"(?i)\.(csv|tsv|txt|parquet|json|jsonl|ndjson|xlsx|db|duckdb)(\.(gz|zst))?$")
 _OF_FILES = re.compile(r"CSV|JSON|Parquet|parquet|file|File|magic bytes|UTF-?8")
 _STACK = re.compile(r"\n+(?:Stack Trace:|This error signals an assertion failure).*", re.DOTALL)
+_PARAMETER = re.compile(
+    r'^(?:unrecognized configuration parameter "|Pragma Function with name )(\w+)'
+)
+"""DuckDB's message on an unknown setting, with its name."""
 _INVALID = "database has been invalidated"
 """DuckDB's reply to every statement after a fatal internal error."""
 _IN_CALLBACK = re.compile(r"(?:failed: |^)KeyboardInterrupt:?\s*$", re.MULTILINE)
@@ -122,6 +127,9 @@ def translate(error: Any, sql: str) -> errors.Error:
     lines = [_shortened(" ".join(line.split())) for line in brief.split("\n")]
     reason = lines[0].rstrip("!")
     hint = (" " if brief == message else "\n").join(line for line in lines[1:] if line)
+    parameter = _PARAMETER.search(reason)
+    if parameter is not None and parameter[1] in SETTINGS:
+        hint = f"{parameter[1]} is a setting of einsql: SHOW {parameter[1]} prints its value."
     if isinstance(error, duckdb.PermissionException) and "disabled by configuration" in reason:
         hint = "enable_external_access is off, and stays off in this session."
     named = None

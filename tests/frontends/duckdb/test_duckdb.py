@@ -109,7 +109,7 @@ WRONG = {
     "tensor_einsum('ij,jk->ik', [[1, 2]])": "has 2 operands, but 1 are given",
     "tensor_einsum([1], [2])": "needs its notation as text first",
     "tensor_einsum('i->i', [1], 'no', 'sum')": "combines by no",
-    "tensor_add([1], [1, 2])": "an axis has 1 elements in one and 2 in the other",
+    "tensor_add([1], [1, 2])": "an axis has 1 element in one and 2 in the other",
     "tensor_add([[1]], [1])": "rank 1 and 2",
     "tensor_add([1])": "tensor_add takes 2 arguments, not 1",
     "tensor_exp([[1, 2], [3]])": "its lists differ in length",
