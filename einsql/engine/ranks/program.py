@@ -24,13 +24,13 @@ from einsql.engine.ranks.shipping import (
     distribution_of,
     is_joint,
     is_light,
+    sliced,
     working,
 )
 from einsql.engine.ranks.storage import count, fetch, reads, renamed_terms
 from einsql.engine.ranks.versions import VersionedFields
 from einsql.engine.ranks.windows import CacheableFields, Windows, cacheable_tiles, tiles_of_whole
-from einsql.engine.spmd_executor import combined_measure, sliced
-from einsql.engine.step import Arrays, GraphExecutor, Measure
+from einsql.engine.step import Arrays, GraphExecutor, Measure, combined_measure
 from einsql.errors import RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of

@@ -262,8 +262,6 @@ class Rank:
             return self._withdraw(transport, answer) if command.together else answer
         for handle, tiles in zip(command.results, results, strict=True):
             self._held[handle] = compact(tiles)
-        if not command.measured:
-            measure = Measure(tiles=measure.tiles)
         return Done(number, measure)
 
     def _withdraw(self, transport: RankTransport, answer: Failed) -> Failed:
@@ -301,7 +299,8 @@ class Rank:
                 return tiles_read
             return self._tiles(source, tiles)
 
-        results, measure = program.execute(transport, load, tick)
+        execute = program.execute if command.measured else program.execute_repeated
+        results, measure = execute(transport, load, tick)
         measure.read = loaded
         return results, measure
 
