@@ -67,6 +67,10 @@ class SiteProgram(GraphExecutor):
         self._merged = {n: m for n, m in merged_on_arrival(program).items() if n not in apart}
         self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
         self._streams: dict[int, Stream | None] = {}
+        self._small = [
+            program.steps[root].tiles.once if is_small(program, root) else 0
+            for root in program.roots
+        ]
         self._runs = 0
         self._parts: list[Segment | int] | None = None
         self._parts_at: Sequence[int] = ()
@@ -184,8 +188,7 @@ class SiteProgram(GraphExecutor):
 
     def _ended(self, run: Running) -> list[Held]:
         """Returns the tiles of each root, and adds those of small results to the measure."""
-        for root in self.program.roots:
-            once = self.program.steps[root].tiles.once if is_small(self.program, root) else 0
+        for root, once in zip(self.program.roots, self._small, strict=True):
             run.measure.tiles.append({n: f for n, f in run.tiles_of[root].items() if n < once})
         return [run.tiles_of[root] for root in self.program.roots]
 
