@@ -30,7 +30,7 @@ Index = tuple[slice | EllipsisType, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _LocalCut:
+class LocalCut:
     """A tile that is cut from another tile at its site.
 
     Attributes:
@@ -55,7 +55,7 @@ class _LocalCut:
 class _Exchanging:
     """The work of an exchange at owned sites: tiles from one tile, and from several pieces."""
 
-    taken: tuple[_LocalCut, ...]
+    taken: tuple[LocalCut, ...]
     gathered: tuple[int, ...]
 
 
@@ -163,24 +163,24 @@ class Moving:
 
     def _does(self, number: int, step: Exchange, transport: Transport) -> _Exchanging:
         own = self.owned(number, step.tiles, transport)
-        taken = [t for n in own if (t := self._local_cut(step, n)) is not None]
+        taken = [t for n in own if (t := self.local_cut(step, n)) is not None]
         gathered = tuple(n for n in own if step.at_hand[n, 0] < 0)
         return _Exchanging(tuple(taken), gathered)
 
-    def _local_cut(self, step: Exchange, tile: int) -> _LocalCut | None:
+    def local_cut(self, step: Exchange, tile: int) -> LocalCut | None:
         """Returns the cut of a tile from one at its site, or None if it has several pieces."""
         source, number = (int(k) for k in step.at_hand[tile])
         if source < 0:
             return None
         at = step.sources[source]
         area, other = step.tiles.areas[tile], self._program.steps[at].tiles.areas[number]
-        return _LocalCut(tile, at, number, cut_of(area, other))
+        return LocalCut(tile, at, number, cut_of(area, other))
 
     def at_hand(
         self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]
     ) -> dict[str, np.ndarray]:
         """Returns a tile that is cut from one at its site; empty if it has several pieces."""
-        taken = self._local_cut(step, tile)
+        taken = self.local_cut(step, tile)
         return {} if taken is None else taken.fields(tiles_of)
 
     def gathering(self, number: int, step: Exchange) -> Moves:

@@ -110,7 +110,7 @@ class Program(GraphExecutor):
             self._runs += 1
             if self._runs == REPEATED:
                 self._written = program_writer.write_program(
-                    self.inputs, self.steps, self.roots, _StepProgress
+                    self.inputs, self.steps, self.roots, StepProgress
                 )
         if self._written is not None:
             return self._written(inputs, tick)
@@ -119,7 +119,7 @@ class Program(GraphExecutor):
         if count == 1 and len(self.roots) == 1:
             ((run, sources, targets, _),) = self._bound
             return (run([slots[s] for s in sources], tick)[targets.index(self.roots[0])],)
-        part = _StepProgress(tick, count)
+        part = StepProgress(tick, count)
         for run, sources, targets, free in self._bound:
             outputs = run([slots[s] for s in sources], part)
             if len(targets) == 1:
@@ -169,7 +169,7 @@ class Program(GraphExecutor):
         )
 
 
-class _StepProgress:
+class StepProgress:
     """Progress of one step among several.
 
     Attributes:

@@ -61,12 +61,16 @@ class Fused:
         self, cell: int, tiles_of: Mapping[int, Mapping[int, Arrays]], tick: Tick
     ) -> tuple[Sequence[Arrays], int] | None:
         """Returns the tiles of visible steps, and the flops; None if steps must run separately."""
-        if cell not in self._cells:
-            self._cells[cell] = self._ready(cell)
-        joined = self._cells[cell]
+        joined = self.cell(cell)
         if joined is None:
             return None
         return joined.group.run([tiles_of[s][t] for s, t in joined.sources], tick), joined.flops
+
+    def cell(self, number: int) -> Cell | None:
+        """Returns the compiled steps of a cell; None if they must run separately."""
+        if number not in self._cells:
+            self._cells[number] = self._ready(number)
+        return self._cells[number]
 
     def _ready(self, cell: int) -> Cell | None:
         """Joins the cell's nodes, whose operands are each other or tiles."""

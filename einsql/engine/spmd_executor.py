@@ -8,32 +8,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from einsql.core.boxes import extents
 from einsql.core.fp_errors import Ignored
 from einsql.core.schema import Schema
-from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste, slices
+from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste
+from einsql.engine.executor import REPEATED
 from einsql.engine.fused_steps import Fused, Join, postponed
-from einsql.engine.partial_merge import Total
+from einsql.engine.running import Loading, Running
 from einsql.engine.single_readers import merged_on_arrival, nested_steps
+from einsql.engine.site_cells import Cell, Cells
 from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
+from einsql.engine.straight_segments import Segment, Work, segments
+from einsql.engine.streamed_tiles import streamed_tiles
 from einsql.engine.streaming_exchange import (
-    WINDOW,
-    Part,
-    Share,
     Stream,
     candidates,
     streamed,
-    within,
 )
 from einsql.engine.transport import LocalTransport, Transport
-from einsql.ir.einsum.cells import cell_node, sized
-from einsql.ir.einsum.flops import flops_at_point
-from einsql.ir.einsum.graph import EinSum
-from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, View, tuple_bytes
 from einsql.storage.fields import LocalFields
 
@@ -41,69 +37,26 @@ ALONG = 2**15
 """Greatest size in bytes of a result that is sent with an answer, to save a request."""
 
 
-def combined_measure(measures: Sequence[Measure]) -> Measure:
-    """Combines the measures of all ranks. The time of a step is that of its slowest rank."""
-    every = zip(*(m.steps for m in measures), strict=True)
-    steps = [
-        StepMeasure(max(s.seconds for s in each), sent=sum(s.sent for s in each)) for each in every
-    ]
-    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
-    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
-    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
-    read = sum(m.read for m in measures)
-    each_root = zip(*(m.tiles for m in measures), strict=True)
-    tiles = [{n: f for part in parts for n, f in part.items()} for parts in each_root]
-    return Measure(
-        steps=steps,
-        seconds=seconds,
-        flops=flops,
-        sent=sent,
-        received=received,
-        read=read,
-        ranks=len(measures),
-        tiles=tiles,
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cell:
-    """A compiled local step on one cell.
-
-    Attributes:
-        runner: Runs the cell.
-        site: The site of the cell.
-        sources: The step of each operand's tile, and the tile's number.
-        flops: The number of scalar operations.
-    """
-
-    runner: Runner
-    site: int
-    sources: tuple[tuple[int, int], ...]
-    flops: int
-
-
-Loading = Callable[[int, Load, Sequence[int]], Held]
-"""Returns tiles of a stored tensor, given the number of the step and the numbers of the tiles."""
+Execute = Callable[[Transport, Loading, Tick], tuple[list[Held], Measure]]
+"""Runs a program at the sites of a transport; see `SiteProgram.execute`."""
 
 
 class SiteProgram(GraphExecutor):
-    """A placed program for the transport's sites; `run` uses virtual sites in this process."""
+    """A placed program for the transport's sites; `run` uses virtual sites in this process.
+
+    Attributes:
+        program: The program.
+        sites: The number of sites.
+        cells: The compiled local steps.
+    """
 
     def __init__(self, program: Program, compile_node: Compile, join: Join | None = None) -> None:
         if join is None:
             program = replace(program, together=())
         self.program = program
         self.sites = program.sites
-        self._compile = compile_node
-        self._runners: dict[object, tuple[Runner, int]] = {}
-        self._cells: dict[tuple[int, int], _Cell] = {}
-        self._points: dict[int, int] = {}
+        self.cells = Cells(program, compile_node)
         self._loads: dict[int, list[tuple[int, Index | None]]] = {}
-        self._stated = {
-            n: with_state(s.node)
-            for n, s in enumerate(program.steps)
-            if isinstance(s, Local) and s.partial
-        }
         self._moving = Moving(program)
         self._nested = nested_steps(program)
         self._released = program.released(self._nested)
@@ -114,18 +67,33 @@ class SiteProgram(GraphExecutor):
         self._merged = {n: m for n, m in merged_on_arrival(program).items() if n not in apart}
         self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
         self._streams: dict[int, Stream | None] = {}
+        self._small = [
+            program.steps[root].tiles.once if is_small(program, root) else 0
+            for root in program.roots
+        ]
+        self._runs = 0
+        self._parts: list[Segment | int] | None = None
+        self._parts_at: Sequence[int] = ()
+
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[LocalFields]:
+        """Runs every step on virtual sites and assembles the results; see `Executor.run`."""
+        return self._assembled(self._virtually(self.execute_repeated, inputs, tick)[0])
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[LocalFields], Measure]:
         """Runs every step on virtual sites and assembles the results; see `Executor.measured`."""
         results, measure = self.run_virtually(inputs, tick)
-        return [
-            self._assembled(*each) for each in zip(self.program.roots, results, strict=True)
-        ], measure
+        return self._assembled(results), measure
 
     def run_virtually(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[list[Held], Measure]:
         """Runs every step on virtual sites; returns the tiles of each root at all sites."""
+        return self._virtually(self.execute, inputs, tick)
+
+    def _virtually(
+        self, execute: Execute, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[list[Held], Measure]:
+        """Runs the program by one of the functions below on virtual sites."""
 
         def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
             if number not in self._loads:
@@ -139,7 +107,7 @@ class SiteProgram(GraphExecutor):
             }
 
         with Ignored():
-            return self.execute(LocalTransport(self.program.sites), load, tick)
+            return execute(LocalTransport(self.program.sites), load, tick)
 
     def execute(
         self, transport: Transport, load: Loading, tick: Tick
@@ -157,59 +125,144 @@ class SiteProgram(GraphExecutor):
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
-        sites, moving = self.program.sites, self._moving
-        moving.begin(transport)
-        measure = Measure(seconds=[0.0] * sites, flops=[0] * sites)
-        tiles_of: dict[int, Held] = {}
-        streams: dict[int, Stream] = {}
-        merges: dict[int, Merging] = {}
-        for n, step in enumerate(self.program.steps):
+        run = self._begun(transport, load, tick)
+        measure, streams = run.measure, run.streams
+        for n in range(len(self.program.steps)):
             start, before = time.perf_counter(), sum(transport.sent)
-            done = self._released[n]
-            if n in self._postponed or n in self._nested:
-                pass
-            elif isinstance(step, Load):
-                tiles_of[n] = load(n, step, moving.owned(n, step.tiles, transport))
-            elif isinstance(step, Exchange):
-                stream = self._stream(n, step)
-                if stream is None:
-                    tiles_of[n] = moving.exchange(n, step, tiles_of, transport)
-                else:  # its reader runs it, and needs its sources
-                    streams[self._streaming[n]] = replace(stream, released=done)
-                    done = []
-            elif isinstance(step, Local) and n in streams:
-                tiles_of[n] = self._streamed(streams[n], step, tiles_of, transport, tick, measure)
-                done = [*streams[n].released, *(m for m in done if m != streams[n].exchange)]
-            elif n in self._fused:
-                self._run_fused(self._fused[n], tiles_of, transport, tick, measure)
-            elif isinstance(step, Local):
-                results = self._local(n, step, tiles_of, transport, tick, measure)
-                if n in self._merged:
-                    at = self._merged[n]
-                    merges[at] = self._merge(at, results, measure)
-                else:
-                    tiles_of[n] = dict(results)
-            elif isinstance(step, View):
-                tiles_of[n] = moving.view(n, step, tiles_of[step.source], transport)
-            else:
-                merge = merges.pop(n, None) or self._merge(
-                    n, tiles_of[step.source].items(), measure
-                )
-                tiles_of[n] = moving.complete(n, step, merge, transport)
-            for source in done:
-                tiles_of.pop(source, None)  # fused steps may store no tiles
+            self._step(n, run)
             took, sent = time.perf_counter() - start, sum(transport.sent) - before
             if n in streams:
                 measure.steps[streams[n].exchange].sent, sent = sent, 0
             measure.steps.append(StepMeasure(took, sent=sent))
-            tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
-        for root in self.program.roots:
-            once = self.program.steps[root].tiles.once if is_small(self.program, root) else 0
-            measure.tiles.append({n: f for n, f in tiles_of[root].items() if n < once})
-        return [tiles_of[root] for root in self.program.roots], measure
+        return self._ended(run), measure
+
+    def execute_repeated(
+        self, transport: Transport, load: Loading, tick: Tick
+    ) -> tuple[list[Held], Measure]:
+        """Runs every step like `execute`, without measures of steps and sites.
+
+        From its second run on, the program runs short steps as generated functions.
+
+        Args:
+            transport: Moves arrays between sites.
+            load: Returns the tiles of stored tensors.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
+
+        Returns:
+            The tiles of each root at these sites, and the small results only in the measure.
+
+        Raises:
+            DataError: A selected element overflows, divides by zero or cannot be cast.
+        """
+        if transport.owned != self._parts_at:
+            self._parts_at, self._parts, self._runs = transport.owned, None, 0
+        self._runs += 1
+        if self._runs < REPEATED:
+            results, measure = self.execute(transport, load, tick)
+            return results, Measure(tiles=measure.tiles)
+        run, parts = self._begun(transport, load, tick), self._parts
+        if parts is None:
+            work, skipped = partial(self._work, transport), {*self._postponed, *self._nested}
+            parts = segments(self.program, self._moving, transport, work, skipped)
+            self._parts = parts
+        count = len(self.program.steps)
+        for part in parts:
+            if isinstance(part, int):
+                self._step(part, run)
+                continue
+            for n in part.loads:
+                self._load(n, run)
+            first, share = part.steps[0] / count, len(part.steps) / count
+            part.execute(run.tiles_of, _shifted(tick, first, share))
+            for n in part.steps:
+                for source in self._released[n]:
+                    run.tiles_of.pop(source, None)
+        return self._ended(run), Measure(tiles=run.measure.tiles)
+
+    def _begun(self, transport: Transport, load: Loading, tick: Tick) -> Running:
+        sites = self.program.sites
+        self._moving.begin(transport)
+        measure = Measure(seconds=[0.0] * sites, flops=[0] * sites)
+        return Running(transport, load, tick, measure)
+
+    def _ended(self, run: Running) -> list[Held]:
+        """Returns the tiles of each root, and adds those of small results to the measure."""
+        for root, once in zip(self.program.roots, self._small, strict=True):
+            run.measure.tiles.append({n: f for n, f in run.tiles_of[root].items() if n < once})
+        return [run.tiles_of[root] for root in self.program.roots]
 
     # ---- the steps
+
+    def _step(self, n: int, run: Running) -> None:
+        """Runs a step, and removes the tiles that no later step reads."""
+        step, moving = self.program.steps[n], self._moving
+        tiles_of, transport = run.tiles_of, run.transport
+        done = self._released[n]
+        if n in self._postponed or n in self._nested:
+            pass
+        elif isinstance(step, Load):
+            self._load(n, run)
+        elif isinstance(step, Exchange):
+            stream = self._stream(n, step)
+            if stream is None:
+                tiles_of[n] = moving.exchange(n, step, tiles_of, transport)
+            else:  # its reader runs it, and needs its sources
+                run.streams[self._streaming[n]] = replace(stream, released=done)
+                done = []
+        elif isinstance(step, Local) and n in run.streams:
+            stream = run.streams[n]
+            tiles_of[n] = streamed_tiles(self.program, self.cells, moving, stream, n, run)
+            done = [*stream.released, *(m for m in done if m != stream.exchange)]
+        elif n in self._fused:
+            self._run_fused(self._fused[n], tiles_of, transport, run.tick, run.measure)
+        elif isinstance(step, Local):
+            results = self._local(n, step, tiles_of, transport, run.tick, run.measure)
+            if n in self._merged:
+                at = self._merged[n]
+                run.merges[at] = self._merge(at, results, run.measure)
+            else:
+                tiles_of[n] = dict(results)
+        elif isinstance(step, View):
+            tiles_of[n] = moving.view(n, step, tiles_of[step.source], transport)
+        else:
+            merge = run.merges.pop(n, None) or self._merge(
+                n, tiles_of[step.source].items(), run.measure
+            )
+            tiles_of[n] = moving.complete(n, step, merge, transport)
+        for source in done:
+            tiles_of.pop(source, None)  # fused steps may store no tiles
+        run.tick((n + 1) / len(self.program.steps))
+
+    def _load(self, n: int, run: Running) -> None:
+        step = self.program.steps[n]
+        assert isinstance(step, Load)
+        owned = self._moving.owned(n, step.tiles, run.transport)
+        run.tiles_of[n] = run.load(n, step, owned)
+
+    def _work(self, transport: Transport, number: int, step: Local) -> list[Work] | None:
+        """Returns the work of a local step in a generated function; None for another step."""
+        fused = self._fused.get(number)
+        owned = self._moving.owned(number, step.tiles, transport)
+        made = [number] if fused is None else fused.visible
+        if any(map(self.cells.is_heavy, made)) or not self._nested.keys().isdisjoint(step.operands):
+            return None
+        if fused is not None:
+            cells = [fused.cell(n) for n in owned]
+            if fused.plan.shown or None in cells:
+                return None
+            return [
+                Work(cell.group.run, None, cell.sources, tuple((at, n) for at in made))
+                for n, cell in zip(owned, cells, strict=True)
+                if cell is not None
+            ]
+        exchanges = [e for e, reader in self._streaming.items() if reader == number]
+        if any(e in self._streams and self._streams[e] is not None for e in exchanges):
+            return None
+        if number in self._merged and len(owned) > 1:
+            return None
+        ready = [(n, self.cells.cell(number, step, n)) for n in owned]
+        return [Work(_alone(c.runner), c.runner, c.sources, ((number, n),)) for n, c in ready]
 
     def _local(
         self,
@@ -234,7 +287,7 @@ class SiteProgram(GraphExecutor):
         measure: Measure,
     ) -> dict[str, np.ndarray]:
         """Computes a tile of a local step, and tiles of nested steps that only it reads."""
-        cell = self._cell(number, step, n)
+        cell = self.cells.cell(number, step, n)
         operands: list[Arrays] = []
         for source, tile in cell.sources:
             if source in self._nested:
@@ -261,7 +314,7 @@ class SiteProgram(GraphExecutor):
 
     def _run_cell(
         self,
-        cell: _Cell,
+        cell: Cell,
         number: int,
         operands: Sequence[Arrays],
         tick: Tick,
@@ -273,22 +326,6 @@ class SiteProgram(GraphExecutor):
         measure.seconds[cell.site] += time.perf_counter() - start
         measure.flops[cell.site] += cell.flops
         return fields
-
-    def _cell(self, number: int, step: Local, n: int) -> _Cell:
-        """Returns the compiled local step over one cell."""
-        compiled = self._cells.get((number, n))
-        if compiled is None:
-            node = self._stated.get(number, step.node)
-            sources = tuple(
-                (s, int(pick[n])) for s, pick in zip(step.operands, step.picks, strict=True)
-            )
-            boxes = [self.program.steps[s].tiles.areas[t] for s, t in sources]
-            runner, points = self._runner(number, node, step, step.cells[n], boxes)
-            if number not in self._points:
-                self._points[number] = flops_at_point(step.node)
-            flops = points * self._points[number]
-            compiled = self._cells[number, n] = _Cell(runner, int(step.sites[n]), sources, flops)
-        return compiled
 
     def _run_fused(
         self,
@@ -333,7 +370,7 @@ class SiteProgram(GraphExecutor):
                 for maker, source, pick in zip(edges, step.operands, step.picks, strict=True)
             ]
             outputs[number] = self._run_cell(
-                self._cell(number, step, n), number, operands, tick, measure
+                self.cells.cell(number, step, n), number, operands, tick, measure
             )
         for number in fused.visible:
             tiles_of[number][n] = outputs[number]
@@ -350,93 +387,32 @@ class SiteProgram(GraphExecutor):
             self._streams[number] = stream
         return self._streams[number]
 
-    def _streamed(
-        self,
-        stream: Stream,
-        step: Local,
-        tiles_of: dict[int, Held],
-        transport: Transport,
-        tick: Tick,
-        measure: Measure,
-    ) -> Held:
-        """Runs a local step on pieces of an operand as they arrive."""
-        steps, number = self.program.steps, self._streaming[stream.exchange]
-        node = with_state(step.node)
-        names = [o.name for o in self._stated.get(number, step.node).outputs]
-        exchange = steps[stream.exchange]
-        assert isinstance(exchange, Exchange)
-        moves = self._moving.gathering(stream.exchange, exchange)
-        outputs: Held = {n: {} for n in self._moving.owned(number, step.tiles, transport)}
-        totals: dict[tuple[int, Part], Total] = {}
-        each = flops_at_point(step.node)
+    def _assembled(self, results: Sequence[Held]) -> list[LocalFields]:
+        """Assembles each result from one copy of its tiles."""
+        assembled: list[LocalFields] = []
+        for root, parts in zip(self.program.roots, results, strict=True):
+            tiles = self.program.steps[root].tiles
+            bounds = _bounds(self.program.relation(root).schema)
+            fields = LocalFields()
+            for n, part in parts.items():
+                if n < tiles.once:
+                    paste(fields, tiles.boxes[n], part, bounds)
+            assembled.append(fields)
+        return assembled
 
-        def work(share: Share, box: np.ndarray, arrays: Arrays) -> None:
-            """Computes the shares of a tile of the operand, or of a piece of one."""
-            start, cell = time.perf_counter(), share.cell
-            boxes, operands = [], []
-            for n, (o, source, pick) in enumerate(
-                zip(step.node.operands, step.operands, step.picks, strict=True)
-            ):
-                tile, fields = box, arrays
-                if n != stream.operand:
-                    tile = steps[source].tiles.areas[pick[cell]]
-                    fields = tiles_of[source][int(pick[cell])]
-                boxes.append(within(o.labels, tile, step, share.domain))
-                inside = slices(boxes[-1], tile[:, 0])
-                operands.append({k: a[inside] for k, a in fields.items()})
-            runner, points = self._runner(number, node, step, share.domain, boxes)
-            part = runner(operands, lambda done: tick(number / len(steps)))
-            total = totals.setdefault((cell, share.made), Total(node))
-            total.add(part)
-            if total.parts == stream.parts[cell][share.made]:
-                at = np.array(share.made, np.int64).reshape(-1, 2)
-                merged = totals.pop((cell, share.made)).result()
-                paste(outputs[cell], at, {k: merged[k] for k in names}, step.tiles.boxes[cell])
-            site = int(step.sites[cell])
-            measure.seconds[site] += time.perf_counter() - start
-            measure.flops[site] += points * each
 
-        share_of = self._moving.share(stream.exchange, moves, exchange, tiles_of)
-        for n, arrays in transport.exchange(moves.routes, share_of, window=WINDOW):
-            for share in stream.shares.get(n, ()):
-                work(share, moves.boxes[n], arrays)
-        for share in stream.at_hand:
-            if share.cell in outputs:
-                tile = int(step.picks[stream.operand][share.cell])
-                box = exchange.tiles.areas[tile]
-                fields = self._moving.at_hand(exchange, tile, tiles_of)
-                work(share, box, fields or self._moving.nothing(exchange.sources[0], box))
-        return outputs
+def _alone(runner: Runner) -> Callable[[Sequence[Arrays], Tick], Sequence[Arrays]]:
+    """Returns the function of a step that runs one node."""
 
-    def _runner(
-        self, number: int, node: EinSum, step: Local, cell: np.ndarray, boxes: Sequence[np.ndarray]
-    ) -> tuple[Runner, int]:
-        """Returns the compiled node over one cell, and its number of points. Cells that differ
-        only in position share the kernel.
-        """
-        key: object
-        if step.is_template:
-            key = local = sized(node, tuple(tuple(extents(box).tolist()) for box in boxes))
-        else:
-            local = cell_node(node, step.labels, cell, boxes)
-            key = (
-                number,
-                tuple((a.lo, a.hi) for a in local.axes),
-                tuple(k for o in local.operands for k in o.source.schema.keys),
-            )
-        if key not in self._runners:
-            self._runners[key] = self._compile(local).run, local.points
-        return self._runners[key]
+    def run(operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
+        return (runner(operands, tick),)
 
-    def _assembled(self, root: int, parts: Held) -> LocalFields:
-        """Assembles a result from one copy of the tiles of its step."""
-        tiles = self.program.steps[root].tiles
-        bounds = _bounds(self.program.relation(root).schema)
-        fields = LocalFields()
-        for n, part in parts.items():
-            if n < tiles.once:
-                paste(fields, tiles.boxes[n], part, bounds)
-        return fields
+    return run
+
+
+def _shifted(tick: Tick, first: float, share: float) -> Tick:
+    """Returns the callback of a part of a program, given the fraction before it and its share."""
+    return lambda fraction: tick(first + share * fraction)
 
 
 def is_small(program: Program, root: int) -> bool:
@@ -444,22 +420,6 @@ def is_small(program: Program, root: int) -> bool:
     tiles = program.steps[root].tiles
     size = int(tiles.volumes[: tiles.once].sum())
     return size * tuple_bytes(program.relation(root)) <= ALONG
-
-
-def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:
-    """Cuts tiles of a stored tensor from its complete arrays, as views.
-
-    Args:
-        step: The step with the keys of each tile.
-        fields: The arrays, over all keys of the tensor.
-        tiles: The numbers of the tiles.
-    """
-    origin = [k.lo for k in step.source.schema.keys]
-    names = [f.name for f in step.source.schema.fields]
-    return {
-        n: {name: fields[name][slices(step.tiles.boxes[n], origin)] for name in names}
-        for n in tiles
-    }
 
 
 def _bounds(schema: Schema) -> np.ndarray:

@@ -128,6 +128,30 @@ class Measure:
     tiles: list[dict[int, dict[str, np.ndarray]]] = field(default_factory=list)
 
 
+def combined_measure(measures: Sequence[Measure]) -> Measure:
+    """Combines the measures of all ranks. The time of a step is that of its slowest rank."""
+    every = zip(*(m.steps for m in measures), strict=True)
+    steps = [
+        StepMeasure(max(s.seconds for s in each), sent=sum(s.sent for s in each)) for each in every
+    ]
+    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
+    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
+    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
+    read = sum(m.read for m in measures)
+    each_root = zip(*(m.tiles for m in measures), strict=True)
+    tiles = [{n: f for part in parts for n, f in part.items()} for parts in each_root]
+    return Measure(
+        steps=steps,
+        seconds=seconds,
+        flops=flops,
+        sent=sent,
+        received=received,
+        read=read,
+        ranks=len(measures),
+        tiles=tiles,
+    )
+
+
 class Executor(Protocol[R_co]):
     """A compiled plan for any number of runs on different inputs.
 

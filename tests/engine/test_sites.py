@@ -176,7 +176,7 @@ def test_cells_that_differ_in_position_share_a_kernel() -> None:
     assert isinstance(plan, Plan)
     assert isinstance(plan.program, SiteProgram)
     operations = [s for s in plan.program.program.steps if isinstance(s, Local)]
-    assert len(plan.program._runners) == len(operations)
+    assert plan.program.cells.kernels == len(operations)
 
 
 @pytest.mark.parametrize(

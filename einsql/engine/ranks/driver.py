@@ -19,7 +19,16 @@ from einsql.engine.ranks.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tic
 from einsql.engine.ranks.framing import send
 from einsql.engine.ranks.groups import Group, Lease, Leases
 from einsql.engine.ranks.interrupts import deferred
-from einsql.engine.ranks.messages import Command, Decline, Handle, Hello, Order, Shutdown
+from einsql.engine.ranks.messages import (
+    Change,
+    Command,
+    Decline,
+    Handle,
+    Hello,
+    Order,
+    Post,
+    Shutdown,
+)
 from einsql.engine.ranks.processes import Processes
 from einsql.errors import Error, InterfaceError, OperationalError, RanksLost
 
@@ -170,6 +179,25 @@ class Cluster:
                         raise Gone
                     call.tell(self._unused(commands))
                     return call.values()
+
+    def post(self, changes: Mapping[int, tuple[Change, ...]]) -> None:
+        """Sends small changes of tensors to some ranks, which do not answer.
+
+        Args:
+            changes: The changes at each rank.
+
+        Raises:
+            Error: Ranks have ended, see `call`. A change that fails is an error of later calls.
+        """
+        with self._alone(watch()):
+            self._hear(all_runs=True)
+            with deferred():
+                job = self._running()
+                try:
+                    for rank, each in changes.items():
+                        send(job.ranks[rank].line, Post(each))
+                except OSError:
+                    raise self._lost(job) from None
 
     def lead(self) -> bool:
         """Makes this thread the only one that may start runs ahead; False if another one may."""

@@ -105,11 +105,11 @@ class Slice:
     """The same part of every tile of another source.
 
     Attributes:
-        at: The part along each axis, or None for complete tiles.
+        at: The part along each axis.
     """
 
     source: Kept | Sent
-    at: tuple[slice | None, ...]
+    at: tuple[slice, ...]
 
 
 Source = Kept | Sent | Read | Slice
@@ -250,6 +250,17 @@ class Order:
     def together(self) -> bool:
         """Whether all ranks get such a command and wait for each other."""
         return isinstance(self.command, Run) and self.command.together
+
+
+@dataclass(frozen=True)
+class Post:
+    """Changes of small parts of tensors, without an answer.
+
+    A rank that cannot make them, because memory is short, tries again before each later command,
+    which fails until then.
+    """
+
+    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True)

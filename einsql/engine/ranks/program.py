@@ -24,13 +24,13 @@ from einsql.engine.ranks.shipping import (
     distribution_of,
     is_joint,
     is_light,
+    sliced,
     working,
 )
 from einsql.engine.ranks.storage import count, fetch, reads, renamed_terms
 from einsql.engine.ranks.versions import VersionedFields
 from einsql.engine.ranks.windows import CacheableFields, Windows, cacheable_tiles, tiles_of_whole
-from einsql.engine.spmd_executor import combined_measure, sliced
-from einsql.engine.step import Arrays, GraphExecutor, Measure
+from einsql.engine.step import Arrays, GraphExecutor, Measure, combined_measure
 from einsql.errors import RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
@@ -40,7 +40,6 @@ from einsql.storage.files import FileFields
 
 Keep = Callable[[str, Arrays, "RankFields"], None]
 """Callback for an input that ranks cache: its name, its fields, and its fields on the ranks."""
-
 
 _MOVED = "#"
 """The input of a program that moves tiles."""
@@ -398,6 +397,8 @@ class RankProgram(GraphExecutor):
         """Returns the source of each rank's tiles of an input."""
         part = fields if isinstance(fields, WindowFields) else None
         whole = fields if part is None else part.whole
+        if part is not None and isinstance(whole, RankFields):
+            return self._part(step, part, whole, then, tick)
         if isinstance(whole, FileFields):
             tiles = step.tiles if part is None else tiles_of_whole(part, None, step.tiles)
             file = whole.file.description
@@ -409,8 +410,6 @@ class RankProgram(GraphExecutor):
             if cut is not None:
                 load = Load(Input(whole.name, whole.schema), cut.tiles)
                 return [Slice(s, cut.at) for s in self._placed(load, whole.stored, then, tick)]
-        elif part is not None and isinstance(whole, RankFields):
-            return self._part(step, part, whole, then, tick)
         return self._placed(step, fields, then, tick)
 
     def _placed(self, step: Load, fields: Arrays, then: _Then, tick: Tick) -> Sequence[Kept | Sent]:
@@ -461,6 +460,9 @@ class RankProgram(GraphExecutor):
         """Returns the source of each rank's tiles of a part of an input on ranks."""
         cluster, sites = self._cluster, tensor.sites
         there = tensor.cluster is cluster and sites == self.program.sites
+        known = self._windows.sources(part, tensor, step.tiles, self.program.sites)
+        if known is not None:
+            return known
 
         def is_kept(tiles: Tiles) -> bool:
             return tensor.version(tiles, sites) is not None
@@ -469,9 +471,10 @@ class RankProgram(GraphExecutor):
         if cut is not None:
             load = Load(Input(step.source.name, tensor.schema), cut.tiles)
             sources = self._placed(load, tensor, then, tick)
-            if isinstance(sources[0], Kept):  # the same for all ranks
-                return [Slice(sources[0], cut.at)] * cluster.ranks
-            return [Slice(s, cut.at) for s in sources]
+            slices = [Slice(s, cut.at) for s in sources]
+            if isinstance(sources[0], Kept):
+                self._windows.keep(part, tensor, step.tiles, cut.tiles, slices)
+            return slices
         if there and tensor.origin is None and cluster.knows(tensor.lease):
             moved = tensor.moved(tiles_of_whole(part, tensor.schema, step.tiles), tick)
             then.sent.append(partial(_forget, moved.lease))

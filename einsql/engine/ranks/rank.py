@@ -12,7 +12,9 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
@@ -34,14 +36,17 @@ from einsql.engine.ranks.framing import Unread, Withdrawn, receive, send
 from einsql.engine.ranks.messages import (
     Answers,
     Cancel,
+    Change,
     Command,
     Decline,
     Done,
     Failed,
     Fallen,
+    Handle,
     Hello,
     Kept,
     Order,
+    Post,
     Progress,
     Read,
     Regroup,
@@ -105,7 +110,9 @@ class Rank:
         self._comm = comm
         self._held = TileStore()
         self._programs: dict[int, SiteProgram] = {}
-        self._orders: queue.SimpleQueue[Order | Regroup | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order | Post | Regroup | None] = queue.SimpleQueue()
+        self._posted: deque[Change] = deque()
+        self._released: deque[Handle] = deque()
         self._cancelled = range(0)
         self._failed_run = -1
         self._held_back: list[Done | Failed] = []
@@ -121,13 +128,32 @@ class Rank:
             if isinstance(order, Regroup):
                 self._regroup(order)
                 continue
-            for handle in order.release:
-                self._held.release(handle)
+            if isinstance(order, Post):
+                self._posted.extend(order.changes)
+                self._change()
+                continue
+            fault = self._change()
+            self._released.extend(order.release)
+            while self._released and fault is None:  # changes may need these tiles
+                self._held.release(self._released.popleft())
             for plan in order.forget:
                 self._programs.pop(plan, None)
             if isinstance(order.command, Shutdown):
                 return
+            if fault is not None:
+                order = replace(order, command=Decline(fault, order.together))
             self._reply(order, self._obey(order))
+
+    def _change(self) -> BaseException | None:
+        """Makes the changes that have been posted; returns the error of the first that fails."""
+        while self._posted:
+            try:
+                with enough_memory:
+                    self._held.change(self._posted[0])
+            except Exception as error:
+                return error
+            self._posted.popleft()
+        return None
 
     def _listen(self) -> None:
         try:
@@ -155,6 +181,8 @@ class Rank:
         except Withdrawn:
             return True
         except Unread as unread:
+            if not unread.number:
+                raise unread.reason from None  # nobody waits for an answer, so the rank ends
             message = Order(unread.number, Decline(unread.reason, unread.together))
         if isinstance(message, Cancel):
             self._cancelled = range(message.number, message.last + 1)
@@ -262,8 +290,6 @@ class Rank:
             return self._withdraw(transport, answer) if command.together else answer
         for handle, tiles in zip(command.results, results, strict=True):
             self._held[handle] = compact(tiles)
-        if not command.measured:
-            measure = Measure(tiles=measure.tiles)
         return Done(number, measure)
 
     def _withdraw(self, transport: RankTransport, answer: Failed) -> Failed:
@@ -292,24 +318,26 @@ class Rank:
             nonlocal loaded
             source = command.loads[number]
             if isinstance(source, Slice):
-                at = tuple(slice(None) if s is None else s for s in source.at)
                 stored = self._tiles(source.source, tiles)
-                return {n: {k: a[at] for k, a in stored[n].items()} for n in tiles}
+                return {n: {k: a[source.at] for k, a in stored[n].items()} for n in tiles}
             if isinstance(source, Read):
                 tiles_read = read(source, partial(tick, 0.0))
                 loaded += nbytes(tiles_read)
                 return tiles_read
             return self._tiles(source, tiles)
 
-        results, measure = program.execute(transport, load, tick)
+        execute = program.execute if command.measured else program.execute_repeated
+        results, measure = execute(transport, load, tick)
         measure.read = loaded
         return results, measure
 
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
         """Returns tiles that are stored here, or came with the message."""
         if isinstance(source, Kept):
-            stored = self._held[source.handle] if tiles else {}  # without tiles it may be unknown
-            return {n: {new: stored[n][old] for new, old in source.names.items()} for n in tiles}
+            if not tiles:
+                return {}  # the handle may be unknown
+            stored, names = self._held[source.handle], source.names.items()
+            return {n: {new: stored[n][old] for new, old in names} for n in tiles}
         if source.keep is not None:
             self._held[source.keep] = source.tiles
         return source.tiles

@@ -9,12 +9,14 @@ import numpy as np
 
 from einsql.core.boxes import common_volumes, volumes
 from einsql.core.schema import Schema
+from einsql.engine.exchange import Held, slices
 from einsql.engine.ranks.messages import Sent, Slice, Source
 from einsql.engine.ranks.tile_store import nbytes
 from einsql.engine.spmd_executor import ALONG
+from einsql.engine.step import Arrays
 from einsql.ir.einsum.graph import Input, Operand
 from einsql.ir.layout import Tiles, ranks_of
-from einsql.ir.spmd.program import Complete, Exchange, Local, Program, Step
+from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, Step
 
 MOST_TILES = 4096
 """Greatest number of tiles for which ranks cache a tensor; others are sent by every statement."""
@@ -83,3 +85,19 @@ def covers(tiles: Tiles, schema: Schema) -> bool:
         return False
     shared = common_volumes(boxes[:, None], boxes[None]).sum(axis=1)
     return bool((shared == volumes(boxes)).all())
+
+
+def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:
+    """Cuts tiles of a stored tensor from its complete arrays, as views.
+
+    Args:
+        step: The step with the keys of each tile.
+        fields: The arrays, over all keys of the tensor.
+        tiles: The numbers of the tiles.
+    """
+    origin = [k.lo for k in step.source.schema.keys]
+    names = [f.name for f in step.source.schema.fields]
+    return {
+        n: {name: fields[name][slices(step.tiles.boxes[n], origin)] for name in names}
+        for n in tiles
+    }

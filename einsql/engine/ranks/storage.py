@@ -11,7 +11,19 @@ from einsql.core.boxes import common, extents, volumes
 from einsql.engine.exchange import slices
 from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
-from einsql.engine.ranks.messages import Command, Count, Fetch, Fill, Handle, Piece, Read, Write
+from einsql.engine.ranks.messages import (
+    Change,
+    Command,
+    Count,
+    Fetch,
+    Fill,
+    Handle,
+    Paste,
+    Piece,
+    Read,
+    Write,
+)
+from einsql.engine.spmd_executor import ALONG
 from einsql.ir.layout import Tiles
 from einsql.storage import files
 from einsql.storage.fields import Term
@@ -145,6 +157,23 @@ def pieces(
         new = {k: a[inside] for k, a in values.items()}
         found[ranks[n]][n] = slices(shared[n], boxes[n, :, 0]), new
     return found
+
+
+def change(cluster: Cluster, changes: Mapping[int, Sequence[Change]]) -> None:
+    """Changes parts of tensors; ranks answer only if the changes are large.
+
+    Args:
+        cluster: The ranks.
+        changes: The changes at each rank.
+
+    Raises:
+        Error: See `Cluster.call` and `Cluster.post`.
+    """
+    pieces_sent = (p for each in changes.values() for c in each for p in c.pieces.values())
+    if sum(a.nbytes for _, values in pieces_sent for a in values.values()) > ALONG:
+        cluster.call({rank: Paste(tuple(each)) for rank, each in changes.items()})
+    else:
+        cluster.post({rank: tuple(each) for rank, each in changes.items()})
 
 
 def write(

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import ReferenceType, ref
 
 from einsql.core.boxes import volumes
 from einsql.core.schema import Schema
+from einsql.engine.ranks.messages import Slice
+from einsql.engine.ranks.versions import VersionedFields
 from einsql.ir.einsum.graph import keepable
 from einsql.ir.layout import Tiles
 from einsql.storage.fields import Fields, LocalFields, WindowFields
 from einsql.storage.objects import Tensor
+
+MOST_PARTS = 2**12
+"""Greatest number of parts of tensors whose sources a program keeps for its next runs."""
 
 
 class CacheableFields(LocalFields):
@@ -52,11 +58,11 @@ class WindowTiles:
 
     Attributes:
         tiles: The tiles of the relation, at the same sites.
-        at: The part of each tile along its axes, or None for complete tiles.
+        at: The part of each tile along its axes.
     """
 
     tiles: Tiles
-    at: tuple[slice | None, ...]
+    at: tuple[slice, ...]
 
 
 def cacheable_tiles(
@@ -71,7 +77,7 @@ def cacheable_tiles(
         is_kept: Returns whether the ranks already have given tiles of the relation.
     """
     boxes = tiles.boxes.copy()
-    at = list[slice | None]([None] * len(part.at))
+    at = [slice(None)] * len(part.at)
     filled = volumes(boxes) > 0
     for n in part.axes:
         key, span = schema.keys[n], part.at[n]
@@ -85,11 +91,59 @@ def cacheable_tiles(
     return WindowTiles(wanted, tuple(at))
 
 
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The sources of a part of a tensor at all ranks.
+
+    Attributes:
+        tensor: The tensor.
+        wanted: The tiles of the part, which the entry keeps alive for its key.
+        tiles: The tiles of the tensor that contain them.
+        sources: The source at each rank.
+    """
+
+    tensor: ReferenceType[VersionedFields]
+    wanted: Tiles
+    tiles: Tiles
+    sources: Sequence[Slice]
+
+
 class Windows:
     """The tiles of windows by the tiles of their parts, which are the same objects in each run."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], tuple[Tiles, Schema, WindowTiles]] = {}
+        self._sources: dict[tuple[object, ...], _Sources] = {}
+
+    def sources(
+        self, part: WindowFields, tensor: VersionedFields, tiles: Tiles, sites: int
+    ) -> Sequence[Slice] | None:
+        """Returns the sources of the same part in an earlier run, or None if they do not apply.
+
+        Args:
+            part: The part.
+            tensor: The tensor.
+            tiles: The tiles of the part.
+            sites: The number of sites.
+        """
+        known = self._sources.get(_key(part, tensor, tiles))
+        if known is None or known.tensor() is not tensor:
+            return None
+        same = tensor.version(known.tiles, sites) is known.sources[0].source
+        return known.sources if same else None
+
+    def keep(
+        self,
+        part: WindowFields,
+        tensor: VersionedFields,
+        tiles: Tiles,
+        kept: Tiles,
+        sources: Sequence[Slice],
+    ) -> None:
+        """Registers the sources of a part, which are tiles that ranks keep."""
+        if len(self._sources) >= MOST_PARTS:
+            self._sources.clear()
+        self._sources[_key(part, tensor, tiles)] = _Sources(ref(tensor), tiles, kept, sources)
 
     def of(
         self, part: WindowFields, schema: Schema, tiles: Tiles, is_kept: Callable[[Tiles], bool]
@@ -103,8 +157,13 @@ class Windows:
             if cut is not None:
                 self._known[key] = tiles, schema, cut
             return cut
-        at = tuple(s if n in part.axes else None for n, s in enumerate(part.at))
+        at = tuple(s if n in part.axes else slice(None) for n, s in enumerate(part.at))
         return WindowTiles(known[2].tiles, at)
+
+
+def _key(part: WindowFields, tensor: VersionedFields, tiles: Tiles) -> tuple[object, ...]:
+    at = part.at
+    return id(tiles), id(tensor), part.axes, *[(at[n].start, at[n].stop) for n in part.axes]
 
 
 def tiles_of_whole(part: WindowFields, schema: Schema | None, tiles: Tiles) -> Tiles:

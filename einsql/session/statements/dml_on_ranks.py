@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.engine.ranks.messages import Change, Paste
+from einsql.engine.ranks.messages import Change
 from einsql.engine.ranks.program import RankFields
-from einsql.engine.ranks.storage import load, reads, write
+from einsql.engine.ranks.storage import change, load, reads, write
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -160,16 +160,16 @@ def pasted(ctx: Context, changes: Sequence[WriteSet]) -> list[WriteSet]:
     cluster = ctx.cluster
     assert cluster is not None
     stored, pastes = list(changes), dict[int, list[Change]]()
-    for n, change in enumerate(changes):
-        new = _versioned(change, cluster) if isinstance(change, Write) else None
+    for n, new_rows in enumerate(changes):
+        new = _versioned(new_rows, cluster) if isinstance(new_rows, Write) else None
         if new is not None:
-            assert isinstance(change, Write)
-            relation = Relation(change.tensor.relation.schema, new[0])
-            stored[n] = replace(change.tensor, relation=relation, changed=True)
+            assert isinstance(new_rows, Write)
+            relation = Relation(new_rows.tensor.relation.schema, new[0])
+            stored[n] = replace(new_rows.tensor, relation=relation, changed=True)
             for rank, change_there in new[1].items():
                 pastes.setdefault(rank, []).append(change_there)
     if pastes:
-        cluster.call({r: Paste(tuple(changed)) for r, changed in sorted(pastes.items())})
+        change(cluster, dict(sorted(pastes.items())))
     return stored
 
 

@@ -20,7 +20,8 @@ from einsql.engine.communicator import Fabric
 from einsql.engine.exchange import Held
 from einsql.engine.mpi_transport import CANCELLED, FAILED, READY, Abandoned, RankTransport
 from einsql.engine.mpi_wait import finish
-from einsql.engine.spmd_executor import Loading, SiteProgram
+from einsql.engine.running import Loading
+from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Measure, Tick
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 

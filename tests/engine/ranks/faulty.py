@@ -25,6 +25,8 @@ def fail(fault: str) -> None:
     """Fails in some way."""
     if fault == "bug":
         raise ValueError("a bug")
+    if fault == "memory":
+        raise MemoryError
     if fault == "exit":
         os._exit(3)
     if fault == "abort":
@@ -49,7 +51,8 @@ def reached(phase: str) -> None:
     except OSError:
         return
     if phase == where and who == os.environ["PMI_RANK"]:
-        PLAN.unlink()
+        if fault != "memory":  # it stays short until the test says otherwise
+            PLAN.unlink()
         fail(fault)
 
 
@@ -105,6 +108,7 @@ def main() -> None:
     before(rank, "receive", "listen")
     before(rank.Rank, "_reply", "serve")
     before(mpi_transport._Flight, "begin", "begin")
+    before(tile_store.TileStore, "change", "change")
     flights, local = mpi_transport._Flight.arrivals, spmd_executor.SiteProgram._local
     send, parts = framing.send, tile_store._parts
     mpi_transport._Flight.arrivals = lambda self: arriving(flights, self)  # type: ignore[method-assign]  # as above

@@ -102,6 +102,24 @@ def test_a_bug_in_one_rank_is_an_error_that_names_it(
     assert ranks_of(os.getpid()) == pids
 
 
+def test_a_small_insert_that_a_rank_has_no_memory_for_is_made_later(
+    con: einsql.Connection, plan: Path
+) -> None:
+    con.execute("CREATE TENSOR t (i DIM(8), j DIM(8), val DOUBLE) DEFAULT 1 PARTITION BY (i 2)")
+    con.execute("CREATE TENSOR five AS SELECT i, 5::DOUBLE AS val FROM range(8) AS r(i)")
+    total = "SELECT SUM(val) AS s FROM t"
+    assert con.execute(total).fetchone() == (64,)
+    for n in range(min(REPEAT, 6) + 1):
+        plan.write_text(f"{n % 2} change memory")
+        con.execute("INSERT INTO t SELECT i, ?1 AS j, val FROM five", [n])
+        with pytest.raises(einsql.OperationalError, match="not enough memory"):
+            con.execute(total)
+        plan.unlink()
+        assert con.execute(total).fetchone() == (64 + 32 * (n + 1),)
+    con.execute("DROP TENSOR t")
+    con.execute("DROP TENSOR five")
+
+
 def test_an_exchange_that_one_rank_does_not_begin_ends_them_all(
     con: einsql.Connection, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,4 +164,4 @@ def test_windows_along_other_axes_have_other_tiles() -> None:
             cut = windows.of(WindowFields(fields, at, (axis,)), schema, tiles, lambda _: False)
             assert cut is not None
             assert cut.tiles.boxes.tolist() == [box]
-            assert cut.at == tuple(at[n] if n == axis else None for n in range(2))
+            assert cut.at == tuple(at[n] if n == axis else slice(None) for n in range(2))

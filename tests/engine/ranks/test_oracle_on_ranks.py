@@ -13,7 +13,7 @@ from einsql.engine.ranks.start import starting
 from tests.engine.ranks.conftest import close_alone
 from tests.support.oracle.campaign import campaign
 from tests.support.oracle.oracle import Oracle
-from tests.support.oracle.ranks import WatchedCluster, changing, tiled
+from tests.support.oracle.ranks import WatchedCluster, changing, repeated, tiled
 
 QUERIES = 40
 
@@ -31,6 +31,11 @@ def test_random_queries_agree_with_duckdb(cluster: WatchedCluster) -> None:
     assert not report.findings, report.text()
     assert report.verdicts["agree"] >= 0.8 * QUERIES, report.text()
     assert cluster.moved - before >= QUERIES // 8
+
+
+def test_repeated_queries_have_the_same_answer(cluster: WatchedCluster) -> None:
+    found = repeated(cluster, 16, cluster.ranks)
+    assert not found, "\n\n".join(found)
 
 
 def test_queries_between_changes_agree_with_duckdb(cluster: WatchedCluster) -> None:

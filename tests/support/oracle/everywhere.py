@@ -11,16 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 import einsql
 from einsql.core.machine import Machine
 from einsql.core.settings import Settings
+from einsql.engine.executor import REPEATED
 from einsql.engine.spmd_executor import SiteProgram
-from einsql.ir.einsum.graph import EinSum, walk
+from einsql.engine.step import Arrays
+from einsql.ir.einsum.graph import EinSum, Node, walk
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.optimizer.decomposition import STRATEGIES
 from einsql.optimizer.site_optimizer import SitePlan
 from einsql.optimizer.tra.lower import lower
-from einsql.planner.compile import compiler
+from einsql.planner.compile import compiler, joining
 from einsql.planner.plan import Plan
 from einsql.planner.sites import sited
 from einsql.sql.parser.parser import parse
@@ -152,10 +156,14 @@ def _run(
     root = plan.optimized.root
     site_plan = sited((root,), settings)
     cut, placed = site_plan.cut, site_plan.program
-    program = SiteProgram(placed, compiler(settings))
+    program = SiteProgram(placed, compiler(settings), joining(settings))
     (fields,), measure = program.measured(inputs, lambda done: None)
     sent = sum(measure.sent)
     why = difference(list(plan.wrap(fields, inputs).rows()), theirs, inexact)
+    for _ in range(REPEATED + 1):  # the last ones run generated functions
+        (again,) = program.run(inputs, lambda done: None)
+        if not why and not _same(root, again, fields):
+            why = "a repeated run has another result"
     if not why and sent > placed.bytes_sent:
         why = f"{sent} bytes sent, {placed.bytes_sent} planned"
     if not why and settings.cost == "floats" and placed.bytes_sent > WIDEST * cut.floats:
@@ -186,6 +194,12 @@ def _interpreted(plan: Plan, inputs: Mapping[str, Fields], site_plan: SitePlan) 
         except AssertionError as differs:
             return f"{level} differs from EinSum: {differs}"
     return ""
+
+
+def _same(root: Node, ours: Arrays, expected: Arrays) -> bool:
+    """Whether two results are the same, bit by bit but for the kinds of NaN."""
+    names = [f.name for f in root.schema.fields]
+    return all(np.array_equal(ours[n], expected[n], equal_nan=True) for n in names)
 
 
 def _label(plan: Plan) -> str:

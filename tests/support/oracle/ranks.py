@@ -30,16 +30,20 @@ class WatchedCluster(Cluster):
     Attributes:
         runs: How many programs they have run.
         moved: In how many of these anything crossed ranks.
+        watches: Whether they count; if not, programs run as they do in a session.
     """
 
     runs = 0
     moved = 0
+    watches = True
 
     def call(
         self, commands: Mapping[int, Command], tick: Tick | None = None,
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
     ) -> list[Any]:  # fmt: skip
         """As `Cluster.call`."""
+        if not self.watches:
+            return super().call(commands, tick, into)
         commands = {rank: measured(c) for rank, c in commands.items()}
         answers = super().call(commands, tick, into)
         if any(isinstance(c, Run) for c in commands.values()):
@@ -51,6 +55,37 @@ class WatchedCluster(Cluster):
 def measured(command: Command) -> Command:
     """The command; a run is also asked what it took."""
     return replace(command, measured=True) if isinstance(command, Run) else command
+
+
+def repeated(
+    cluster: WatchedCluster, queries: int, seed: int, settings: Mapping[str, str] = INTERPRETED
+) -> list[str]:
+    """Runs each query several times: ranks make functions of programs that are repeated.
+
+    Args:
+        cluster: The ranks, which do not count these runs.
+        queries: How many.
+        seed: The same seed gives the same queries.
+        settings: einsql's settings.
+
+    Returns:
+        The queries whose answers differ in any bit.
+    """
+    found: list[str] = []
+    cluster.watches = False
+    for n in range(-(-queries // QUERIES_PER_DATABASE)):
+        chance = Choices(random.Random(seed * 1_000_000 + n))
+        db = stored(random_database(chance), chance, cluster.ranks)
+        pair = Pair(db, settings=settings, cluster=cluster)
+        for _ in range(min(QUERIES_PER_DATABASE, queries - n * QUERIES_PER_DATABASE)):
+            query = Generator(chance, db).query()
+            if pair.check(query).verdict == "agree":
+                answers = [repr(pair.con.execute(query.sql).fetchall()) for _ in range(4)]
+                if len(set(answers)) > 1:
+                    found.append(repro(db, query, cluster.ranks))
+        pair.close()
+    cluster.watches = True
+    return found
 
 
 def changing(

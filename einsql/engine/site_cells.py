@@ -1,0 +1,104 @@
+"""Local steps of a placed program, compiled for each cell at the sites of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.core.boxes import extents
+from einsql.engine.step import Compile, Runner
+from einsql.engine.straight_segments import LIGHT
+from einsql.ir.einsum.cells import cell_node, sized
+from einsql.ir.einsum.flops import flops_at_point
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.spmd.program import Local, Program, tuple_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """A compiled local step on one cell.
+
+    Attributes:
+        runner: Runs the cell.
+        site: The site of the cell.
+        sources: The step of each operand's tile, and the tile's number.
+        flops: The number of scalar operations.
+    """
+
+    runner: Runner
+    site: int
+    sources: tuple[tuple[int, int], ...]
+    flops: int
+
+
+class Cells:
+    """The compiled cells of a program, each compiled when it is first asked for."""
+
+    def __init__(self, program: Program, compile_node: Compile) -> None:
+        self._program = program
+        self._compile = compile_node
+        self._runners: dict[object, tuple[Runner, int]] = {}
+        self._cells: dict[tuple[int, int], Cell] = {}
+        self._points: dict[int, int] = {}
+        self._stated = {
+            n: with_state(s.node)
+            for n, s in enumerate(program.steps)
+            if isinstance(s, Local) and s.partial
+        }
+
+    @property
+    def kernels(self) -> int:
+        """The number of compiled kernels."""
+        return len(self._runners)
+
+    def node(self, number: int) -> EinSum:
+        """Returns the node of a local step, with the state that merging needs."""
+        step = self._program.steps[number]
+        assert isinstance(step, Local)
+        return self._stated.get(number, step.node)
+
+    def is_heavy(self, number: int) -> bool:
+        """Whether a tile of a local step is larger than generated functions may keep."""
+        step = self._program.steps[number]
+        assert isinstance(step, Local)
+        width = tuple_bytes(self.node(number))
+        return int(step.tiles.volumes.max(initial=0)) * width > LIGHT
+
+    def cell(self, number: int, step: Local, n: int) -> Cell:
+        """Returns the compiled local step over one cell."""
+        compiled = self._cells.get((number, n))
+        if compiled is None:
+            node = self.node(number)
+            sources = tuple(
+                (s, int(pick[n])) for s, pick in zip(step.operands, step.picks, strict=True)
+            )
+            boxes = [self._program.steps[s].tiles.areas[t] for s, t in sources]
+            runner, points = self.runner(number, node, step, step.cells[n], boxes)
+            if number not in self._points:
+                self._points[number] = flops_at_point(step.node)
+            flops = points * self._points[number]
+            compiled = self._cells[number, n] = Cell(runner, int(step.sites[n]), sources, flops)
+        return compiled
+
+    def runner(
+        self, number: int, node: EinSum, step: Local, cell: np.ndarray, boxes: Sequence[np.ndarray]
+    ) -> tuple[Runner, int]:
+        """Returns the compiled node over one cell, and its number of points. Cells that differ
+        only in position share the kernel.
+        """
+        key: object
+        if step.is_template:
+            key = local = sized(node, tuple(tuple(extents(box).tolist()) for box in boxes))
+        else:
+            local = cell_node(node, step.labels, cell, boxes)
+            key = (
+                number,
+                tuple((a.lo, a.hi) for a in local.axes),
+                tuple(k for o in local.operands for k in o.source.schema.keys),
+            )
+        if key not in self._runners:
+            self._runners[key] = self._compile(local).run, local.points
+        return self._runners[key]
