@@ -321,3 +321,37 @@ def test_a_step_is_undone_though_another_loop_ran_while_it_was_told_of() -> None
             "SELECT k FROM range(2) r(k) WHERE k = 0 OR s >= 2; END FOR"
         )
     assert con.execute("SELECT * FROM a").fetchall() == [(0, 4.0), (1, 1.0)]
+
+
+FAILING = "UPDATE g SET val = g.val + 3"
+"""A statement whose third run overflows."""
+
+
+@pytest.mark.parametrize("path", [":memory:", "loop.db"])
+def test_a_failed_step_undoes_its_changes_of_tables(path: str, tmp_path: Path) -> None:
+    file = path if path == ":memory:" else str(tmp_path / path)
+    with einsql.connect(file) as con:
+        con.execute(
+            "CREATE TABLE log (step INT); CREATE TENSOR w (i DIM(3), val INTEGER) DEFAULT 0"
+        )
+        con.execute("CREATE TENSOR g (i DIM(3), val INTEGER) DEFAULT 2147483640")
+        step = f"INSERT INTO log SELECT step; UPDATE w SET val = w.val + 1; {FAILING}"
+        with pytest.raises(einsql.DataError, match="Overflow") as caught:
+            con.execute(f"FOR step IN range(9) DO {step}; END FOR")
+        assert "up to step = 1 are kept" in caught.value.hint
+        assert con.execute("SELECT * FROM log ORDER BY ALL").fetchall() == [(0,), (1,)]
+        assert con.execute("SELECT MAX(val) AS m FROM w").fetchall() == [(2,)]
+        # Complete steps of an inner loop stay.
+        with pytest.raises(einsql.DataError, match="Overflow") as caught:
+            con.execute(
+                "FOR e IN range(9) DO FOR q IN range(2) DO UPDATE w SET val = w.val + 1; END FOR; "
+                f"INSERT INTO log SELECT 100 + e; CREATE TABLE made (a INT); {FAILING}; END FOR"
+            )
+        assert "up to e = 0, q = 1 are kept" in caught.value.hint
+        assert con.execute("SELECT * FROM log ORDER BY ALL").fetchall() == [(0,), (1,)]
+        assert con.execute("SELECT MAX(val) AS m FROM w").fetchall() == [(4,)]
+        con.execute("CREATE TABLE made (b INT); INSERT INTO log VALUES (7)")
+    if file != ":memory:":
+        with einsql.connect(file) as con:
+            assert con.execute("SELECT * FROM log ORDER BY ALL").fetchall() == [(0,), (1,), (7,)]
+            assert con.execute("SELECT MAX(val) AS m FROM w").fetchall() == [(4,)]

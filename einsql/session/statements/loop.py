@@ -216,7 +216,7 @@ class _Run:
             self._begun.append(step)
             return
         self._hear(all_steps=True)
-        self.rows += step.rows
+        self.rows += self._rows_with_pending(step)
         self._complete(at)
 
     # ---- steps on ranks
@@ -255,9 +255,7 @@ class _Run:
         """
         while self._begun and self._begun[0].runs <= done:
             step = self._begun.popleft()
-            if step.pending is not None:
-                step.rows += self._rows_of(step.pending, step.at)
-            self.rows += step.rows
+            self.rows += self._rows_with_pending(step)
             self._changes_kept = step.changes
             self._keep(step.at, step.keep)
 
@@ -357,6 +355,11 @@ class _Run:
         with self._located(part):
             step.rows += self._rows_of(outcome, step.at)
 
+    def _rows_with_pending(self, step: _Step) -> list[tuple[Any, ...]]:
+        """Returns the rows of a step whose runs are answered, in the order of its statements."""
+        pending = [] if step.pending is None else self._rows_of(step.pending, step.at)
+        return [*step.rows, *pending]
+
     def _rows_of(self, outcome: Outcome, at: tuple[tuple[str, int], ...]) -> list[tuple[Any, ...]]:
         """Returns the row of a step, if the step has one."""
         if isinstance(outcome, Changed):
@@ -407,6 +410,8 @@ class _Run:
         else:
             self._kept()
             if self.own:
+                if self.ctx.duck.asked:
+                    self._undo_tables()
                 store.commit()
         if isinstance(error, Error):
             said = (
@@ -417,6 +422,15 @@ class _Run:
             error.hint = f"{error.hint} {said}".strip()
             if isinstance(error, InterruptedError):
                 self.ctx.notices.append(f"The loop was cancelled. {said}")
+
+    def _undo_tables(self) -> None:
+        """Undoes DuckDB's changes since the last commit, which are those of incomplete steps."""
+        duck, database = self.ctx.duck, self.ctx.store.database
+        with database.lock:
+            duck.rollback()
+            duck.begin()
+            database.touch(duck)
+        database.tables = object()
 
     def outcome(self, loop: st.For) -> Outcome:
         """Returns the rows, or the number of changed rows if no statement returns rows."""

@@ -67,6 +67,11 @@ APART = [
     """FOR step IN range(5) DO
       UPDATE w SET val = w.val + 1; INSERT INTO log SELECT step, SUM(val) FROM w;
     END FOR""",
+    # The rows of a SELECT before DuckDB's first statement of the step.
+    """FOR step IN range(5) DO
+      UPDATE w SET val = w.val + step; SELECT SUM(val) AS total FROM w;
+      INSERT INTO log SELECT step, SUM(val) FROM w;
+    END FOR""",
 ]
 """Loops whose steps end with a commit."""
 
