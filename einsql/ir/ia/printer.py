@@ -50,7 +50,7 @@ def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
             line += format_domain(node.domain)
             chain = [*format_cell(node.kernels[0]), *_format_chain("kernel", node.kernels[1:])]
         return [line + _format_where(node.where), *chain, *_format_keys(node.key_map)]
-    (source,) = sources
+    source, *also = sources
     match node:
         case ia.Bcast():
             return [f"  bcast        {source}"]
@@ -59,7 +59,7 @@ def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
         case ia.Repartition():
             by = node.part_dims
             to = str(by) if isinstance(by, Layout) else shown(by)
-            return [f"  repartition  {source} BY {to}"]
+            return [f"  repartition  {', '.join((source, *also))} BY {to}"]
         case ia.LocalFilter():
             return [f"  local filter {source} {format_expr(node.condition)}"]
         case ia.LocalMap():
