@@ -18,6 +18,7 @@ from einsql import tra
 from einsql.core.dag import bottom_up
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema, valid
 from einsql.errors import IntegrityError, ProgrammingError
+from einsql.ir.einsum.cells import sized
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -39,7 +40,7 @@ from einsql.ir.ia.plan import bytes_sent
 from einsql.ir.ia.printer import format_implementation
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import BlockSchema, Dim, key_label
-from einsql.ir.tra.kernels import Tile, instantiate
+from einsql.ir.tra.kernels import Tile
 from einsql.ir.tra.printer import format_plan
 from einsql.optimizer.decomposition import STRATEGIES, Decomposition, decompose
 from einsql.optimizer.placement.layouts import declared
@@ -67,7 +68,7 @@ from tests.support.plans import planned
 
 def einsum_node(notation: str, arrays: list[np.ndarray], *spec: str) -> EinSum:
     tiles = [Tile(a.ndim, DType.of(a.dtype) or DType.DOUBLE) for a in arrays]
-    return instantiate(tra.einsum(notation, *spec).template(tiles), [a.shape for a in arrays])
+    return sized(tra.einsum(notation, *spec).template(tiles), tuple(a.shape for a in arrays))
 
 
 @pytest.mark.parametrize("notation", EXPRESSIONS)
@@ -75,7 +76,7 @@ def einsum_node(notation: str, arrays: list[np.ndarray], *spec: str) -> EinSum:
 def test_lowered_einsums_keep_their_meaning(notation: str, spec: tuple[str, str]) -> None:
     arrays = operands(notation, len(notation))
     node = einsum_node(notation, arrays, *spec)
-    inputs = {f"x{n}": {"val": a} for n, a in enumerate(arrays)}
+    inputs = {f"#{n}": {"val": a} for n, a in enumerate(arrays)}
     for seed in range(3):
         cuts = random_parts(node, Random(f"{notation} {seed}"))
         plan = assert_same(node, inputs, cuts)
@@ -85,9 +86,9 @@ def test_lowered_einsums_keep_their_meaning(notation: str, spec: tuple[str, str]
 def product_of(left: Node, right: Node, value: str = "mul") -> EinSum:
     """A matrix product, or with `add` the sum of two matrices."""
     notation = "ij,jk->ik" if value == "mul" else "ik,ik->ik"
-    shapes = [left.schema.shape, right.schema.shape]
+    shapes = left.schema.shape, right.schema.shape
     kernel = tra.einsum(notation, value).template([Tile(2, DType.DOUBLE)] * 2)
-    node = instantiate(kernel, shapes)
+    node = sized(kernel, shapes)
     return with_sources(node, [left, right])
 
 

@@ -6,8 +6,7 @@ a flag for its existence. A merged state is a state again, so parts can be merge
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -48,8 +47,7 @@ def with_state(node: EinSum) -> EinSum:
 
 def state_fields(name: str, reduction: str) -> tuple[str, ...]:
     """The fields that are merged together with a field, its own first."""
-    joint = _JOINT.get(reduction)
-    return (name,) if joint is None else joint.names(name)
+    return (name, best_of(name), some_of(name)) if reduction in _PAIRS else (name,)
 
 
 def merged_state(reduction: str, dtype: DType, old: State, new: State) -> State:
@@ -64,33 +62,15 @@ def merged_state(reduction: str, dtype: DType, old: State, new: State) -> State:
     Raises:
         DataError: An integer overflows.
     """
-    joint = _JOINT.get(reduction)
-    if joint is not None:
-        return joint.merge(old, new)
+    if reduction in _PAIRS:
+        return _PAIRS[reduction](old, new)
     monoid = REDUCTIONS[reduction].monoid
-    assert monoid is not None  # all others are in _JOINT
+    assert monoid is not None  # all others are in _PAIRS
     function = SCALARS[monoid]
     failure = function.fails.get(dtype)
     if failure is not None and np.any(failure.numpy(old[0], new[0])):
         raise DataError(failure.reason)
     return (np.asarray(function.numpy(old[0], new[0])).astype(dtype.carrier),)
-
-
-@dataclass(frozen=True, slots=True)
-class _Joint:
-    """A reduction whose state has several fields.
-
-    Attributes:
-        names: Returns the fields of an output's state; all are outputs of the node with state.
-        merge: Merges two states, the earlier one first.
-    """
-
-    names: Callable[[str], tuple[str, ...]]
-    merge: Callable[[State, State], State]
-
-
-def _pair(name: str) -> tuple[str, ...]:
-    return name, best_of(name), some_of(name)
 
 
 def _arg_min(a: State, b: State) -> State:
@@ -108,5 +88,5 @@ def _better(a: State, b: State, ahead: np.ndarray, behind: np.ndarray) -> State:
     return np.where(wins, new_arg, arg), np.where(wins, new_best, best), some | new_some
 
 
-_JOINT = {"arg_min": _Joint(_pair, _arg_min), "arg_max": _Joint(_pair, _arg_max)}
-"""Reductions whose state has several fields, by name."""
+_PAIRS = {"arg_min": _arg_min, "arg_max": _arg_max}
+"""Functions that merge the states of reductions with several fields, by name."""

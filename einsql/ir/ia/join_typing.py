@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -139,16 +140,14 @@ class _Matches:
         self._domain = domain
         self.places = places
         self._where = where
-        self._known: tuple[np.ndarray, np.ndarray] | None = None
 
-    def _computed(self) -> tuple[np.ndarray, np.ndarray]:
-        if self._known is None:
-            keys, rows = self._all()
-            if self._where != TRUE:
-                kept = over_keys(self._where, keys)
-                keys, rows = keys[kept], rows[kept]
-            self._known = keys, rows
-        return self._known
+    @cached_property
+    def _selected(self) -> tuple[np.ndarray, np.ndarray]:
+        keys, rows = self._all()
+        if self._where == TRUE:
+            return keys, rows
+        kept = over_keys(self._where, keys)
+        return keys[kept], rows[kept]
 
     def _all(self) -> tuple[np.ndarray, np.ndarray]:
         if self._domain is None:
@@ -163,12 +162,12 @@ class _Matches:
     @property
     def keys(self) -> np.ndarray:
         """The keys of the matches in order, int64 (matches, key dimensions)."""
-        return self._computed()[0]
+        return self._selected[0]
 
     @property
     def rows(self) -> np.ndarray:
         """The positions of the joined keys in the operands, int64 (matches, operands)."""
-        return self._computed()[1]
+        return self._selected[1]
 
 
 def _check_parts(sources: Sequence[PhysicalSchema], kernels: Sequence[EinSum]) -> None:

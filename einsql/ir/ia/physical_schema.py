@@ -222,10 +222,3 @@ class PhysicalSchema:
             points = np.take_along_axis(points, order[:, :most, None], axis=1)
         points.flags.writeable = False
         return np.asarray(points)
-
-    def at(self, site: int) -> np.ndarray:
-        """The arrays at a site, int64 (arrays, 2).
-
-        Each row has the position of a key in the order of keys, and the number of the part.
-        """
-        return np.argwhere((self.holders == site).any(axis=2))

@@ -15,22 +15,6 @@ from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, codes
 from einsql.ir.tra.typing import assembled, by_axis
 
 
-def array_transfers(source: PhysicalSchema, target: PhysicalSchema) -> np.ndarray:
-    """The transfers of moved arrays.
-
-    A site with a copy receives nothing. The sites with copies share the sending.
-
-    Returns:
-        int64 (transfers, 4): the position of the key in the order of keys, the number of the
-        part, the sending site and the receiving site; in this order.
-    """
-    have, want = source.holders, target.holders
-    key, part, copy = np.nonzero(_lacking(have, want))
-    site = want[key, part, copy]
-    origin = have[key, part, site % have.shape[2]]
-    return np.stack([key, part, origin, site], axis=1)
-
-
 def transferred_bytes(source: PhysicalSchema, target: PhysicalSchema) -> int:
     """Bytes of the moved arrays that cross sites."""
     if source.layout == target.layout:

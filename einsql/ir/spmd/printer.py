@@ -20,12 +20,6 @@ from einsql.ir.spmd.program import (
 )
 
 
-def format_program(program: Program) -> str:
-    """Formats a program: its steps, and its groups of fused steps."""
-    lines = [line for block in format_steps(program) for line in block]
-    return "\n".join([*lines, *format_groups(program)])
-
-
 def format_steps(program: Program) -> list[list[str]]:
     """Formats the steps of a program, each as lines.
 

@@ -15,14 +15,14 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.dag import bottom_up
 from einsql.core.mappings import grouped
 from einsql.core.schema import Field
-from einsql.ir.einsum.cells import cell_node
+from einsql.ir.einsum.cells import cell_node, sized
 from einsql.ir.einsum.graph import EinSum, Expr
 from einsql.ir.einsum.interpreter import Fields, evaluate_node, wide
 from einsql.ir.einsum.partial_states import merged_state, state_fields
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.block_schema import BlockSchema, Domain, KeyTuple, cut_dims, over_keys
 from einsql.ir.tra.kernel_typing import operand_key
-from einsql.ir.tra.kernels import Merge, instantiate, reductions
+from einsql.ir.tra.kernels import Merge, reductions
 from einsql.ir.tra.typing import assembled, by_axis, without
 
 Blocks = dict[KeyTuple, Fields]
@@ -176,8 +176,8 @@ def cell_record(
 
 def kernel_record(kernel: EinSum, records: Sequence[Fields]) -> Fields:
     """The record that a template computes from tiles."""
-    shapes = [next(iter(r.values())).shape for r in records]
-    return _run(instantiate(kernel, shapes), records)
+    shapes = tuple(next(iter(r.values())).shape for r in records)
+    return _run(sized(kernel, shapes), records)
 
 
 def _run(kernel: EinSum, records: Sequence[Fields]) -> Fields:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from einsql.core.plural import plural
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.errors import InternalError, ProgrammingError, suggest
+from einsql.errors import ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value, cast
 from einsql.ir.einsum.notation import parse_spec
 from einsql.ir.functions import REDUCTIONS, SCALARS
@@ -214,38 +214,6 @@ def check_reduction(reduce: str, dtype: DType, what: str) -> None:
         raise ProgrammingError(
             f"{what} cannot reduce {dtype.value} by {reduce}", hint=f"Use {other}, min or max."
         )
-
-
-@lru_cache(maxsize=512)
-def merging(reduce: str, tile: Tile) -> EinSum:
-    """The kernel that merges two arrays of a group by ⊕, element by element, without a cast."""
-    monoid = REDUCTIONS[reduce].monoid or ""
-    node = elementwise(monoid).template((tile, tile))
-    (output,) = node.outputs
-    value = cast(output.args[0], tile.dtype)
-    return replace(node, outputs=(Output(VALUE, (value,), tile.dtype),))
-
-
-def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
-    """The kernel over tiles of given shapes; labels without an operand keep their bounds.
-
-    Raises:
-        InternalError: A label has two extents, or an operand has another rank.
-    """
-    extents: dict[str, int] = {}
-    operands: list[Operand] = []
-    for n, (o, shape) in enumerate(zip(template.operands, shapes, strict=True)):
-        if len(shape) != len(o.labels):
-            raise InternalError(f"A kernel's operand {n} has the shape {shape}")
-        for label, extent in zip(o.labels, shape, strict=True):
-            if extents.setdefault(label, extent) != extent:
-                raise InternalError(f"A kernel's label {label} has two extents")
-        operands.append(operand(n, o.labels, o.source.schema.fields, shape))
-    axes = tuple(
-        Axis(a.label, 0, extents[a.label], a.define) if a.label in extents else a
-        for a in template.axes
-    )
-    return replace(template, axes=axes, operands=tuple(operands))
 
 
 def element_axes(kinds: Iterable[Tile], what: str = "") -> tuple[str, ...]:

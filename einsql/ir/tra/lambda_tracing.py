@@ -21,6 +21,13 @@ from einsql.ir.einsum.graph import Call, Const, Expr, cast, negate
 from einsql.ir.einsum.intervals import Bounds, interval
 from einsql.ir.functions import SCALARS
 
+_Operator = Callable[["Traced", object], "Traced"]
+
+
+def _operators(fn: str) -> tuple[_Operator, _Operator]:
+    """The operator of a scalar function of two arguments, and the one with its operands swapped."""
+    return (lambda a, b: call(fn, a, b)), (lambda a, b: call(fn, b, a))
+
 
 class Traced:
     """An expression under construction; operators and NumPy's functions extend it.
@@ -37,29 +44,16 @@ class Traced:
         self.expr = expr
         self.bounds = bounds
 
-    def __add__(self, other: object) -> Traced:
-        return call("add", self, other)
-
-    def __radd__(self, other: object) -> Traced:
-        return call("add", other, self)
-
-    def __sub__(self, other: object) -> Traced:
-        return call("sub", self, other)
-
-    def __rsub__(self, other: object) -> Traced:
-        return call("sub", other, self)
-
-    def __mul__(self, other: object) -> Traced:
-        return call("mul", self, other)
-
-    def __rmul__(self, other: object) -> Traced:
-        return call("mul", other, self)
-
-    def __truediv__(self, other: object) -> Traced:
-        return call("div", self, other)
-
-    def __rtruediv__(self, other: object) -> Traced:
-        return call("div", other, self)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("sub")
+    __mul__, __rmul__ = _operators("mul")
+    __truediv__, __rtruediv__ = _operators("div")
+    __pow__, __rpow__ = _operators("pow")
+    __lt__, __gt__ = _operators("lt")
+    __le__, __ge__ = _operators("le")
+    # Equality is recorded, not decided, so both have another type than object's.
+    __eq__ = _operators("eq")[0]  # type: ignore[assignment]
+    __ne__ = _operators("ne")[0]  # type: ignore[assignment]
 
     def __floordiv__(self, other: object) -> Traced:
         return _floor_divide(self, other)
@@ -73,35 +67,11 @@ class Traced:
     def __rmod__(self, other: object) -> Traced:
         return _floor_modulo(other, self)
 
-    def __pow__(self, other: object) -> Traced:
-        return call("pow", self, other)
-
-    def __rpow__(self, other: object) -> Traced:
-        return call("pow", other, self)
-
     def __neg__(self) -> Traced:
         return call("neg", self)
 
     def __abs__(self) -> Traced:
         return call("abs", self)
-
-    def __eq__(self, other: object) -> Traced:  # type: ignore[override]  # recorded
-        return call("eq", self, other)
-
-    def __ne__(self, other: object) -> Traced:  # type: ignore[override]  # recorded
-        return call("ne", self, other)
-
-    def __lt__(self, other: object) -> Traced:
-        return call("lt", self, other)
-
-    def __le__(self, other: object) -> Traced:
-        return call("le", self, other)
-
-    def __gt__(self, other: object) -> Traced:
-        return call("lt", other, self)
-
-    def __ge__(self, other: object) -> Traced:
-        return call("le", other, self)
 
     def __and__(self, other: object) -> Traced:
         return call(self._logical("and", "bitand"), self, other)

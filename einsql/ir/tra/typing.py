@@ -339,11 +339,6 @@ def tile_schema(source: BlockSchema, dim: int, size: int) -> BlockSchema:
     return BlockSchema(bounds, dims, source.fields, Table.of(keys))
 
 
-def tiles_of(extent: int, size: int) -> int:
-    """The number of tiles of an axis; an empty axis is one tile."""
-    return max(1, -(-extent // size))
-
-
 def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
     """Stack: concatenates arrays that differ in one key along an axis; the inverse of Tile.
 

@@ -16,6 +16,7 @@ import numpy as np
 from einsql.core.boxes import volumes
 from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
+from einsql.ir.einsum.cells import sized
 from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import TRUE, EinSum
 from einsql.ir.ia.join_typing import joined
@@ -37,7 +38,6 @@ from einsql.ir.ia.plan import (
 from einsql.ir.ia.typing import aggregated, filtered, mapped, over_groups
 from einsql.ir.tra.block_schema import BlockSchema, Domain
 from einsql.ir.tra.kernel_typing import domain_cells
-from einsql.ir.tra.kernels import instantiate
 
 Shape = tuple[int, ...]
 
@@ -263,5 +263,5 @@ def chain_flops(kernels: Kernels, shapes: tuple[Shape, ...]) -> int:
 @lru_cache(maxsize=4096)
 def _applied(kernel: EinSum, shapes: tuple[Shape, ...]) -> tuple[int, Shape]:
     """Scalar operations of a kernel, and the shape of its result."""
-    node = instantiate(kernel, shapes)
+    node = sized(kernel, shapes)
     return flops(node), node.schema.shape

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import ProgrammingError
+from einsql.ir.einsum.cells import sized
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -29,7 +30,7 @@ from einsql.ir.einsum.graph import (
     labels_of,
 )
 from einsql.ir.tra import plan as ra
-from einsql.ir.tra.kernels import VALUE, instantiate
+from einsql.ir.tra.kernels import VALUE
 from einsql.sql.scope.relation import Column, Relation, TileRelation, deduplicated
 
 
@@ -229,7 +230,7 @@ def _applied(
         raise TilingError("one key cuts two axes")
     if output.reduction is None and reduced:
         raise TilingError("a kernel selects elements by their position within tiles")
-    local = instantiate(kernel, [s.node.schema.shape for s in sources])
+    local = sized(kernel, tuple(s.node.schema.shape for s in sources))
     operands = (replace(o, source=s.node) for o, s in zip(local.operands, sources, strict=True))
     node = replace(local, operands=tuple(operands))
     return _Raised(node, axes, dict.fromkeys(reduced, output.reduction or ""))
