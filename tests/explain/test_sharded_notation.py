@@ -87,3 +87,13 @@ def test_level_ia_shows_several_cells_at_a_site() -> None:
         "SELECT a.i, b.j, SUM(a.val * b.val) AS v FROM t a JOIN t b ON a.j = b.i GROUP BY a.i, b.j"
     )
     assert "of sites 0, 0, 0, 1, 1, 1, 2, 2" in str(con.explain(sql, level="ia"))
+
+
+def test_level_ia_shows_every_version_that_a_site_reads_from() -> None:
+    con = einsql.connect(config={"sites": 4, "strategy": "equal"})
+    con.register("x", np.ones((4, 4)), dims=("i", "j"))
+    con.execute("CREATE TENSOR a PARTITION BY (i 2) AS SELECT i, j, val FROM x")
+    sql = "SELECT a.i, a.j, a.val + c.val AS v FROM a JOIN a c ON a.i = c.j AND a.j = c.i"
+    text = str(con.explain(sql, level="ia"))
+    assert "  repartition  r0 BY" in text
+    assert "  repartition  r0, r1 BY" in text
