@@ -151,6 +151,10 @@ class LocalJoin:
         key_map: The result's keys as expressions over the match's keys; None keeps the keys.
         domain: The domain of the first kernel, as in TRA; None if it is a template.
         layout: The sites of the cells of a domain. None for every site that has the arrays.
+            A join with given sites has one kernel, no condition and no new keys.
+
+    Raises:
+        ProgrammingError: A join with given sites has other attributes too.
     """
 
     sources: tuple[Node, ...]
@@ -165,6 +169,11 @@ class LocalJoin:
     def __post_init__(self) -> None:
         schemas, where = tuple(s.schema for s in self.sources), self.where
         if self.domain is not None and self.layout is not None:
+            if len(self.kernels) > 1 or where != TRUE or self.key_map is not None:
+                raise ProgrammingError(
+                    "A local join with given sites has further kernels, a condition or new keys",
+                    hint="Apply them in a local map or a local filter of the join.",
+                )
             schema = cells_joined(schemas, self.keys, self.kernels[0], self.domain, self.layout)
         else:
             schema = joined(schemas, self.keys, self.kernels, where, self.key_map, self.domain)
