@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -86,7 +86,7 @@ class RankFields(VersionedFields):
         known = self._known.get(name)
         array = None if known is None else known()
         if array is None:
-            array = self.part([name], self._whole() - self._lows)[name]
+            array = self.part([name], self._whole - self._lows)[name]
             self._known[name] = ref(array)
         return array
 
@@ -99,7 +99,7 @@ class RankFields(VersionedFields):
         self.known()
         if not tiles:
             return
-        bounds = self._whole()
+        bounds = self._whole
         arrays: dict[str, np.ndarray] = {}
         for n, part in tiles.items():
             paste(arrays, self.tiles.boxes[n], part, bounds)
@@ -164,7 +164,7 @@ class RankFields(VersionedFields):
     def crop(self, box: np.ndarray) -> RankFields:
         """See `Fields.crop`."""
         box = box + self._lows
-        if (box == self._whole()).all():
+        if (box == self._whole).all():
             return self
         boxes = common(self.tiles.boxes, box)
         boxes[..., 1] = boxes.max(axis=-1)
@@ -239,10 +239,11 @@ class RankFields(VersionedFields):
     @property
     def _lows(self) -> np.ndarray:
         """Returns the least value of each key, int64 (keys, 1)."""
-        return self._whole()[:, :1]
+        return self._whole[:, :1]
 
+    @cached_property
     def _whole(self) -> np.ndarray:
-        """Returns the box of all keys."""
+        """The box of all keys, int64 (keys, 2)."""
         return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
 
 
