@@ -11,11 +11,12 @@ import pytest
 from einsql import tra
 from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError
+from einsql.ir.einsum.cells import sized
 from einsql.ir.einsum.graph import Label, with_sources
 from einsql.ir.ia.interpreter import evaluate_physical
 from einsql.ir.ia.plan import LocalJoin, LocalMap, bytes_sent
 from einsql.ir.remembered import remembering
-from einsql.ir.tra.kernels import Tile, instantiate
+from einsql.ir.tra.kernels import Tile
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.placement.physical import physical_plan
 from einsql.optimizer.tra import RULES, Costs, Weights
@@ -54,7 +55,7 @@ def test_no_rule_improves_a_placed_plan_and_all_keep_its_meaning() -> None:
 
 def test_a_join_with_given_sites_takes_no_map_condition_or_keys() -> None:
     kernel = tra.add.template([Tile(2, DType.DOUBLE)] * 2)
-    whole = instantiate(kernel, [(4, 4), (4, 4)])
+    whole = sized(kernel, ((4, 4), (4, 4)))
     root = with_sources(whole, [tensor("a", (0, 4), (0, 4)), tensor("b", (0, 4), (0, 4))])
     (join,) = physical_plan(root, cut=decompose(root, sites=4, strategy="equal")).roots
     assert isinstance(join, LocalJoin)

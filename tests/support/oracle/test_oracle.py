@@ -39,8 +39,8 @@ def test_compiled_kernels_agree_with_duckdb() -> None:
 
 @pytest.mark.parametrize("seed", range(200, 204))
 def test_answers_depend_neither_on_sites_nor_on_strategy(seed: int) -> None:
-    """Every query runs in more than fifty ways; `make everywhere` takes 2000 queries."""
-    found = everywhere(20, seed)
+    """Every query runs in eight ways; `make everywhere` runs 2000 queries in more than fifty."""
+    found = everywhere(25, seed, sample=True)
     assert not found.findings, found.text()
     assert found.moved
 
