@@ -19,7 +19,7 @@ from einsql.optimizer.decomposition.decompose import cut_problem
 from einsql.optimizer.decomposition.problem import Problem
 from einsql.planner.plan import Plan
 from tests.engine.test_sites import CHAIN, QUERIES, chain, connection, explained
-from tests.support.plans import cached
+from tests.support.plans import cached, planned, tree_of
 
 CHANCE = np.random.default_rng(11)
 
@@ -467,3 +467,15 @@ def test_more_parts_than_keys_leave_a_result_as_it_is(monkeypatch: pytest.Monkey
     con.register("x", np.ones(1, np.float32), dims=("i",))
     sql = "SELECT i, w, SUM(val) AS s FROM x CROSS JOIN range(2) r(w) GROUP BY i, w"
     placed(monkeypatch, con, sql, 4, lambda c: dict.fromkeys(c.parts, 2))
+
+
+def test_a_scalar_is_fetched_by_the_sites_that_lack_it() -> None:
+    con = einsql.connect(config={"sites": 3, "strategy": "model:k", "jit": "never"})
+    con.register("d", np.arange(2.0), dims=("k",))
+    con.register("t", np.arange(2.0) + 1, dims=("k",))
+    sql = """WITH s AS (SELECT STDDEV(val) AS v FROM d),
+    m AS (SELECT t.k, AVG(t.val * s.v) AS v FROM t, s GROUP BY t.k)
+    SELECT VAR_SAMP(m.v * s.v) AS v FROM m, s"""
+    plan, _ = planned(con, tree_of(sql))
+    assert plan.site_plan is not None
+    assert plan.site_plan.plan.bytes_sent == plan.site_plan.program.bytes_sent

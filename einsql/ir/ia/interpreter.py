@@ -8,7 +8,7 @@ if the sites of its types are right. The einsum interpreter runs the kernels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -125,7 +125,7 @@ def _records(
         case ia.Bcast() | ia.Shuffle():
             return {at: source.records[at[0], at[1], 0] for at, _ in _copies(node.schema)}
         case ia.Repartition():
-            return _repartition(node, source)
+            return _repartition(node, source, sources[1:])
         case ia.LocalFilter():
             kept = np.flatnonzero(over_keys(node.condition, source.schema.blocks.key_array()))
             return {
@@ -147,13 +147,24 @@ def _copies(schema: PhysicalSchema) -> Iterator[tuple[Copy, int]]:
         yield (row, part, copy), int(holders[row, part, copy])
 
 
-def _repartition(node: ia.Repartition, source: Stored) -> dict[Copy, Fields]:
+def _repartition(
+    node: ia.Repartition, source: Stored, others: Sequence[Stored]
+) -> dict[Copy, Fields]:
+    """The new blocks of the tensor; other relations have parts of the same tensor.
+
+    Raises:
+        InternalError: Another relation has other values.
+    """
     old = source.schema.blocks
     if by_axis(node.cuts) is not None:
-        old = type(old)(old.bounds, cut_dims(assembled(old, "Repartition")), old.fields)
-    new = node.schema.blocks
+        old = replace(old, dims=cut_dims(assembled(old, "Repartition")))
     parts = range(source.schema.holders.shape[1])
-    pieces = [[*cut_record(assembled_tensor(source.blocks(p), old), new).values()] for p in parts]
+    tensors = [assembled_tensor(source.blocks(p), old) for p in parts]
+    for other in others:
+        same = [*cut_record(tensors[0], other.schema.blocks).values()]
+        if not all(_equal(record, same[row]) for (row, _, _), record in other.records.items()):
+            raise InternalError("Two relations of one tensor differ")
+    pieces = [[*cut_record(tensor, node.schema.blocks).values()] for tensor in tensors]
     return {at: pieces[at[1]][at[0]] for at, _ in _copies(node.schema)}
 
 

@@ -32,7 +32,6 @@ from einsql.ir.layout import Layout
 from einsql.ir.tra import typing as tra_typing
 from einsql.ir.tra.block_schema import Cuts, Dims, Domain
 from einsql.ir.tra.kernels import Merge, reductions
-from einsql.ir.tra.typing import by_axis
 
 Kernels = tuple[EinSum, ...]
 """A chain of kernels, applied in order; no kernel is the identity."""
@@ -317,7 +316,7 @@ def sends(node: Node) -> int:
         return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):
         source, width = node.source.schema, node.schema.width
-        if by_axis(node.cuts) is None and source.parts is None:
+        if isinstance(node.part_dims, Layout) and source.parts is None:
             return missing(node.schema, (source, *(v.schema for v in node.also)))[0] * width
         return moved_elements(source, node.schema, node.cuts) * width
     return 0
