@@ -54,7 +54,7 @@ def test_missing_and_doubled_tiles_are_refused() -> None:
 def test_what_is_no_tensor_is_refused() -> None:
     with pytest.raises(InterfaceError, match="dtype complex128"):
         from_array(np.zeros(3, complex), ("i",))
-    with pytest.raises(InterfaceError, match="names for an array of rank"):
+    with pytest.raises(InterfaceError, match="name for an array of rank"):
         from_array(np.zeros((2, 2)), ("i",))
     with pytest.raises(InterfaceError, match="repeat"):
         from_array(np.zeros((2, 2)), ("i", "val"))

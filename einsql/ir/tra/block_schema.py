@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.core.boxes import split
+from einsql.core.boxes import common_volumes, split
 from einsql.core.plural import plural
 from einsql.core.schema import DType, Field
 from einsql.core.tables import Table
@@ -216,14 +216,20 @@ class BlockSchema:
         return tuple(d.at(key) for d in self.dims)
 
     @property
+    def shares_keys(self) -> bool:
+        """True if a key dimension cuts several axes, so that the arrays form no grid."""
+        keys = [k for d in self.dims for k in d.keys]
+        return len(set(keys)) < len(keys)
+
+    @property
     def overlaps(self) -> bool:
         """True if arrays overlap, as the halos of a window do."""
-        return any(d.overlaps for d in self.dims)
-
-    def covers(self, other: BlockSchema) -> bool:
-        """True if the blocks are disjoint and have all elements of other blocks of the tensor."""
-        cuts, others = [d.cut for d in self.dims], [d.cut for d in other.dims]
-        return None not in cuts and [c and c[-1] for c in cuts] == [c and c[-1] for c in others]
+        if not self.shares_keys or any(d.starts is None for d in self.dims):
+            return any(d.overlaps for d in self.dims)
+        boxes = self.boxes()
+        shared = common_volumes(boxes[:, None], boxes[None])
+        np.fill_diagonal(shared, 0)
+        return bool(shared.any())
 
     def boxes(self) -> np.ndarray:
         """The positions of every array, int64 (keys, axes, 2)."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from math import prod
 
 import numpy as np
 
+from einsql.core.boxes import volumes
 from einsql.core.plural import plural
 from einsql.core.schema import DType, Field, Schema
 from einsql.core.tables import Table
@@ -65,8 +67,11 @@ def repartition_schema(source: BlockSchema, cuts: Cuts | Dims) -> BlockSchema:
         IntegrityError: Keys are missing, or the source leaves out parts or overlaps.
         ProgrammingError: The keys do not cut the axes, or the cuts do not fit.
     """
-    old = (tensor_cuts if by_axis(cuts) is None else assembled)(source, "Repartition")
-    return _cut("Repartition", [c[-1] for c in old], cuts, source.fields)
+    if by_axis(cuts) is None:
+        extents = tensor_extents(source, "Repartition")
+    else:
+        extents = [c[-1] for c in assembled(source, "Repartition")]
+    return _cut("Repartition", extents, cuts, source.fields)
 
 
 def by_axis(cuts: Cuts | Dims) -> Cuts | None:
@@ -162,28 +167,31 @@ def assembled(source: BlockSchema, what: str) -> Cuts:
     return tuple(cuts)
 
 
-def tensor_cuts(source: BlockSchema, what: str) -> Cuts:
-    """The cuts of a relation whose arrays have positions that cover one tensor.
-
-    An axis is cut by one key dimension or by none; every key dimension cuts one axis.
+def tensor_extents(source: BlockSchema, what: str) -> list[int]:
+    """The extents of the tensor that the arrays of a relation cover by their positions.
 
     Raises:
-        IntegrityError: Keys are missing, or intervals overlap or leave out parts.
-        ProgrammingError: The arrays have no positions, or the keys do not cut the axes.
+        IntegrityError: Keys are missing, or arrays overlap or leave out elements.
+        ProgrammingError: The arrays have no positions, or a key dimension cuts no axis.
     """
     continuous(source, what)
     disjoint(source, what)
-    cuts = [d.cut for d in source.dims]
     if any(d.starts is None for d in source.dims):
         raise ProgrammingError(f"{what} needs arrays with positions in one tensor")
-    whole = [c for c in cuts if c is not None]
-    if len(whole) < len(cuts):
+    cutting = {k for d in source.dims for k in d.keys}
+    if cutting != {k for k, bound in enumerate(source.bounds) if bound > 1}:
+        raise ProgrammingError(f"{what} needs every key dimension to cut an axis")
+    if source.shares_keys:
+        boxes = source.boxes()
+        extents = boxes[:, :, 1].max(axis=0)
+        complete = int(volumes(boxes).sum()) == prod(extents.tolist())
+    else:
+        cuts = [d.cut for d in source.dims]
+        complete = None not in cuts
+        extents = np.array([c[-1] for c in cuts if c is not None], np.int64)
+    if not complete:
         raise IntegrityError(f"{what} needs every element of the tensor, but some are left out")
-    if sorted(k for d in source.dims for k in d.keys) != [
-        k for k, bound in enumerate(source.bounds) if bound > 1
-    ]:
-        raise ProgrammingError(f"{what} needs every key dimension to cut one axis")
-    return tuple(whole)
+    return [int(n) for n in extents]
 
 
 def disjoint(source: BlockSchema, what: str) -> None:

@@ -210,14 +210,27 @@ class _Lowering:
                 for (_, size), e in axes
                 if not isinstance(e, Single)
             ),
-            sites=tiles_of(schema).sites,
+            sites=tiles_of(schema).sites[cells.order],
             cells=cells.boxes,
             operands=tuple(o.step for o in operands),
             picks=picks,
-            tiles=self._tiles(schema, [k.lo for k in operation.schema.keys]),
+            tiles=self._ordered(schema, cells, [k.lo for k in operation.schema.keys]),
             partial=cells.merged or schema.parts is not None,
         )
-        return self._step(step, schema)
+        self.steps.append(step)
+        return _Relation(len(self.steps) - 1, schema, cells.numbers)
+
+    def _ordered(self, schema: PhysicalSchema, cells: _Cells, lows: Sequence[int]) -> Tiles:
+        """The tiles of a relation as boxes of keys, in the order of its cells."""
+        tiles = self._tiles(schema, lows)
+        if cells.numbers is None:
+            return tiles
+
+        def ordered() -> Tiles:
+            return replace(tiles, sites=tiles.sites[cells.order], boxes=tiles.boxes[cells.order])
+
+        result: Tiles = memoized(self._known, ("ordered", id(schema), tuple(lows)), ordered)
+        return result
 
     def _parts(self, node: ia.LocalAggregate) -> _Relation:
         """The tiles of cells as parts; every point of the mesh has one cell, so it merges none."""
@@ -226,7 +239,7 @@ class _Lowering:
         def numbers() -> np.ndarray:
             have, want = cells.schema, node.schema
             tile = np.zeros(len(have.layout.mesh.points), np.int64)
-            tile[_points(have)] = np.arange(len(tiles_of(have).sites))
+            tile[_points(have)] = cells.tile(np.arange(len(tiles_of(have).sites)))
             return np.asarray(tile[_points(want)])
 
         key = ("parts", id(cells.schema), id(node.schema))
@@ -252,14 +265,18 @@ class _Lowering:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
-    """The cells of a join.
+    """The cells of a join, by copy, then in the order of the grid.
 
     Attributes:
+        order: int64 (cells,), the tile of the relation that each cell makes.
+        numbers: int64 (tiles,), the cell of each tile; None if the orders are the same.
         boxes: int64 (cells, labels, 2), the part of the domain of each cell.
         reads: For each operand int64 (cells,), the tile of the relation that each cell reads.
         merged: Whether tiles of several cells are merged.
     """
 
+    order: np.ndarray
+    numbers: np.ndarray | None
     boxes: np.ndarray
     reads: tuple[np.ndarray, ...]
     merged: bool
@@ -283,7 +300,11 @@ def _cells(node: ia.LocalJoin, operation: EinSum, operands: Sequence[_Relation])
         at_site = operand.schema.holders[rows, parts] == copies.sites[:, None]
         reads.append(own.numbers[rows, parts, at_site.argmax(axis=1)])
     merged = any(label not in operation.keys for label, _ in node.domain)
-    return _Cells(boxes, tuple(reads), merged)
+    # All copies have their boxes in one order, that of the first point of each cell.
+    first = node.schema.points.min(axis=2)[copies.rows, copies.parts]
+    order = np.lexsort((first, copies.which))
+    numbers = None if (order[1:] > order[:-1]).all() else np.argsort(order)
+    return _Cells(order, numbers, boxes[order], tuple(r[order] for r in reads), merged)
 
 
 def _taken(

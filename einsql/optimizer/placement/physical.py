@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class _Building:
         self.roots, self.placed, self.sites = roots, placed, sites
         self.operations: dict[int, EinSum] = {}
         self._grids: dict[int, _Grid] = {}
-        self._stored: dict[tuple[int, tuple[int, ...]], tuple[Dims, Layout]] = {}
+        self._stored: dict[tuple[int, tuple[int, ...]], tuple[Tiles, tuple[Dims, Layout]]] = {}
         cuts = {n: self._parts(n) for n in walk(*roots) if isinstance(n, EinSum)}
         self._lowered = lowered_nodes(roots, cuts)
         self._plan_of: dict[int, ia.Node] = {}
@@ -135,8 +136,9 @@ class _Building:
 
     def _law(self, tiles: Tiles, schema: Schema) -> tuple[Dims, Layout]:
         lows = tuple(k.lo for k in schema.keys)
-        key = (id(tiles), lows)
-        return memoized(self._stored, key, lambda: _law(tiles, lows, self.sites))
+        # The value has the tiles too, so that no others get their identity.
+        known = memoized(self._stored, (id(tiles), lows), lambda: (tiles, _law(tiles, lows)))
+        return known[1]
 
     def _operation(self, node: EinSum) -> ia.Node:
         lowered = self._lowered[id(node)]
@@ -300,35 +302,50 @@ def _alike(a: Layout, b: Layout) -> bool:
     return a.placed == b.placed and (a.mesh.shape, a.mesh.sites) == (b.mesh.shape, b.mesh.sites)
 
 
-def _law(tiles: Tiles, lows: Sequence[int], sites: int) -> tuple[Dims, Layout]:
-    """The axes and the law of the tiles of a relation, which form a grid except for copies."""
+def _law(tiles: Tiles, lows: Sequence[int]) -> tuple[Dims, Layout]:
+    """The axes and the law of the tiles of a relation.
+
+    A key cuts an axis where tiles form a grid. A single key numbers tiles that form none.
+    """
     boxes = tiles.boxes[: tiles.once] - np.array(lows, np.int64)[:, None]
+    if tiles.layout is not None:
+        dims, at = _intervals(boxes)
+        layout = _over_keys(tiles.layout, {axis: int(n.max()) + 1 for axis, n in at.items()})
+        if layout is not None:
+            return dims, layout
     where = tiles.sites.reshape(tiles.copies, tiles.once)
-    stored = (boxes[:, :, 0] < boxes[:, :, 1]).all(axis=1)
-    if tiles.layout is None and not stored.all():  # an empty tile is at no site
-        kept = np.flatnonzero(stored) if stored.any() else np.zeros(1, np.int64)
-        boxes, where = boxes[kept], where[:, kept]
+    stored = np.flatnonzero((boxes[:, :, 0] < boxes[:, :, 1]).all(axis=1))
+    if len(stored) < len(boxes):  # an empty tile is at no site
+        stored = stored if len(stored) else np.zeros(1, np.int64)
+        boxes, where = boxes[stored], where[:, stored]
+    dims, at = _intervals(boxes)
+    points = tuple(at.values())
+    shape = [int(n.max()) + 1 for n in points]
+    if prod(shape) != len(boxes):
+        dims = tuple(Dim.of(boxes[:, axis], (0,)) for axis in range(boxes.shape[1]))
+        points, shape = (np.arange(len(boxes)),), [len(boxes)]
+    grid = np.zeros((*shape, len(where)), np.int64)
+    grid[points] = where.T
+    placed: list[Entry] = [Shard(n) for n in range(len(shape))]
+    names = [f"k{n}" for n in range(len(shape))]
+    if len(where) > 1:
+        shape, names = [*shape, len(where)], [*names, COPIES]
+        placed.append(Replicate())
+    mesh = Mesh(tuple(zip(names, shape, strict=True)), tuple(grid.reshape(-1).tolist()))
+    return dims, Layout(mesh, tuple(placed))
+
+
+def _intervals(boxes: np.ndarray) -> tuple[Dims, dict[int, np.ndarray]]:
+    """Axes with a key for each axis that is cut, and the number of each box's interval there."""
     dims: list[Dim] = []
     at: dict[int, np.ndarray] = {}
     for axis in range(boxes.shape[1]):
         intervals, number = np.unique(boxes[:, axis], axis=0, return_inverse=True)
-        keys = (len(at),) if len(intervals) > 1 else ()
-        dims.append(Dim.of(intervals if keys else intervals[0], keys))
-        if keys:
+        cut = len(intervals) > 1
+        dims.append(Dim.of(intervals if cut else intervals[0], (len(at),) if cut else ()))
+        if cut:
             at[axis] = number.reshape(-1)
-    shape = [int(n.max()) + 1 for n in at.values()]
-    layout = tiles.layout and _over_keys(tiles.layout, dict(zip(at, shape, strict=True)))
-    if layout is not None:
-        return tuple(dims), layout
-    grid = np.zeros((*shape, len(where)), np.int64)
-    grid[tuple(at.values())] = where.T
-    entries: list[Entry] = [Shard(n) for n in range(len(shape))]
-    names = [f"k{n}" for n in range(len(shape))]
-    if len(where) > 1:
-        shape, names = [*shape, len(where)], [*names, COPIES]
-        entries.append(Replicate())
-    mesh = Mesh(tuple(zip(names, shape, strict=True)), tuple(grid.reshape(-1).tolist()))
-    return tuple(dims), Layout(mesh, tuple(entries))
+    return tuple(dims), at
 
 
 def _over_keys(layout: Layout, cut: Mapping[int, int]) -> Layout | None:
