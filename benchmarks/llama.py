@@ -107,7 +107,7 @@ def as_markdown(layers: int, stages: dict[str, float], plans: dict[tuple[int, st
         "### Gigabytes sent between sites, once the calls are placed",
         "",
         *table(lambda p, s: f"{plans[p, s].nbytes / 1e9:.4g}"),
-        "### Seconds of CPU to cut + to place",
+        "### Seconds of CPU to cut + to place and compile to a program",
         "",
         *table(lambda p, s: f"{plans[p, s].cutting:.2f} + {plans[p, s].placing:.2f}"),
         f"Before that, once: {ahead}.",
