@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import secrets
@@ -23,7 +24,7 @@ from einsql.core import forks
 from einsql.engine.ranks import leftovers
 from einsql.engine.ranks.failure_diagnosis import Ended, Loss, loss, reports
 from einsql.engine.ranks.processes import Processes
-from einsql.engine.ranks.rendezvous import KEY, Meeting
+from einsql.engine.ranks.rendezvous import KEY, LOG, Meeting
 from einsql.engine.ranks.threads import limited
 from einsql.errors import OperationalError, ProgrammingError
 from einsql.kernels.runtime import compile_cache
@@ -76,6 +77,10 @@ class Job(Processes):
             self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open until the end
             environment = _environment(ranks if here else None)
             environment |= {KEY: meeting.key.hex(), MARK: token}
+            if here:
+                # The shared offset of the launcher's descriptor would overwrite lines of the ranks.
+                fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_RDWR | os.O_APPEND)
+                environment[LOG] = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
             program = [sys.executable, "-m", "mpi4py", "-m", "einsql.engine.ranks", meeting.address]
             self._command = [*command, *program]
             self._process = subprocess.Popen(

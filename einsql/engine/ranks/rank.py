@@ -56,7 +56,7 @@ from einsql.engine.ranks.messages import (
     Shutdown,
     Slice,
 )
-from einsql.engine.ranks.rendezvous import KEY, reach
+from einsql.engine.ranks.rendezvous import KEY, LOG, reach
 from einsql.engine.ranks.threads import share_cores
 from einsql.engine.ranks.tile_store import Alone, TileStore, compact, nbytes, obey, read
 from einsql.engine.spmd_executor import SiteProgram
@@ -402,12 +402,27 @@ def nameless(comm: MPI.Intracomm) -> None:
     leftovers.unlink(leftovers.segments())
 
 
+def _log_errors(path: str | None) -> None:
+    """Writes standard error to the driver's log, without the launcher between.
+
+    A launcher that ends all ranks after an abort may drop the last lines of their pipes, among
+    them the line that names the rank which aborted.
+    """
+    if path is None:
+        return
+    with contextlib.suppress(OSError):  # no /proc: the launcher forwards the lines
+        log = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(log, sys.stderr.fileno())
+        os.close(log)
+
+
 def main(arguments: Sequence[str]) -> None:
     """The main function of a rank that a driver started.
 
     Its command is `python -m mpi4py -m einsql.engine.ranks ADDRESS`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver sends cancellations
+    _log_errors(os.environ.pop(LOG, None))
     faulthandler.enable()
     (address,) = arguments
     key = os.environ.pop(KEY, None)

@@ -23,6 +23,9 @@ from einsql.errors import OperationalError
 KEY = "EINSQL_CLUSTER_KEY"
 """The environment variable with a rank's key; only this user can read it."""
 
+LOG = "EINSQL_CLUSTER_LOG"
+"""The environment variable with the path of the driver's log; unset for ranks elsewhere."""
+
 UPPERMOST = 1000
 """Upper bound of the descriptors that a rank's libraries handle: `select` ends at 1023."""
 

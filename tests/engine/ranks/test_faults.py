@@ -36,13 +36,11 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def con(plan: Path) -> Iterator[einsql.Connection]:
-    """A session on ranks that fail as planned."""
-    found, wrapper = job.launcher_of, str(Path(__file__).with_name("faulty.py"))
+    """A session on ranks that fail as planned, with a launcher that drops what they print."""
+    launcher, wrapper = job.launcher_of, str(Path(__file__).with_name("faulty.py"))
+    rank = ["sh", "-c", 'exec "$@" 2>/dev/null', "rank", sys.executable, wrapper, str(plan)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            job, "launcher_of",
-            lambda given, ranks: [*found(given, ranks), sys.executable, wrapper, str(plan)],
-        )  # fmt: skip
+        patch.setattr(job, "launcher_of", lambda given, ranks: [*launcher(given, ranks), *rank])
         yield from careful()
 
 
