@@ -21,9 +21,9 @@ from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Decomposition, Objective, Seconds
 from einsql.optimizer.decomposition.alternatives import Alternatives
 from einsql.optimizer.decomposition.decompose import cut_problem, decomposition
-from einsql.optimizer.decomposition.model import cost_key, free_candidates
+from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
-from einsql.optimizer.decomposition.problem import Problem, problem_of
+from einsql.optimizer.decomposition.problem import Problem, cost_key, problem_of
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
 from einsql.optimizer.decomposition.schedules import Schedule, Schedules
 from einsql.optimizer.lowering.graph_program import graph_program

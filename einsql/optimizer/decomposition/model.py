@@ -13,7 +13,7 @@ import numpy as np
 
 from einsql.core.mappings import memoized
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fitting
-from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
+from einsql.optimizer.decomposition.problem import Problem, Use, Vertex, cost_key
 from einsql.optimizer.decomposition.vectors import distinct, viable
 
 Choice = list[int]
@@ -111,14 +111,6 @@ def free_candidates(p: int, exactly: bool = True, memory: int | None = None) -> 
         return memoized(fitting_states, key, lambda: fitting(v, states, memory))
 
     return candidates
-
-
-def cost_key(v: Vertex) -> tuple[object, ...]:
-    """The properties of a vertex that determine its costs, besides its states."""
-    uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
-    kind = (v.contraction, v.renames, v.publishes, v.stored, v.effort, v.double)
-    fields = v.width, v.state_fields
-    return v.extents, uses, v.keys, v.shape, fields, v.nbytes, v.state_bytes, kind
 
 
 class _Tables:

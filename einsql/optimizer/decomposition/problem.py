@@ -143,6 +143,17 @@ class Problem:
         return pairs
 
     @cached_property
+    def kinds(self) -> list[int]:
+        """For each vertex the number of its kind; schedules cost the same for all of a kind."""
+        number: dict[object, int] = {}
+        return [
+            number.setdefault(
+                (cost_key(v), v.holders, tuple(u.constant for u in v.uses)), len(number)
+            )
+            for v in self.vertices
+        ]
+
+    @cached_property
     def published(self) -> Problem:
         """The problem with a publishing vertex after every result with several readers.
 
@@ -150,6 +161,14 @@ class Problem:
         shared result is repartitioned once to a cut that serves its readers.
         """
         return _with_published(self)
+
+
+def cost_key(v: Vertex) -> tuple[object, ...]:
+    """The properties of a vertex that determine its costs, besides its states."""
+    uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
+    kind = (v.contraction, v.renames, v.publishes, v.stored, v.effort, v.double)
+    fields = v.width, v.state_fields
+    return v.extents, uses, v.keys, v.shape, fields, v.nbytes, v.state_bytes, kind
 
 
 def problem_of(*roots: Node, sites: int = MANY, disabled: frozenset[str] = frozenset()) -> Problem:

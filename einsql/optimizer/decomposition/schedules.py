@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from einsql.core.mappings import memoized
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
-from einsql.optimizer.decomposition.model import cost_key, free_candidates
+from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fitting
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
 from einsql.optimizer.decomposition.vectors import busiest_first, restricted
@@ -94,58 +95,63 @@ class _Completing:
         self.schedules = [None if v.publishes else next(remaining) for v in problem.vertices]
         self.readers = problem.readers
         self.free = free_candidates(sites, objective.exactly)
-        self.layouts: dict[object, Schedule] = {}
-        self.alone: dict[object, float] = {}
-        self.moved: dict[object, float] = {}
+        self.layouts: dict[Hashable, Schedule] = {}
+        self.costs: dict[Hashable, float] = {}
 
     def publish(self, n: int) -> None:
         """Chooses the layout of a published result."""
-        v = self.problem.vertices[n]
-        (use,) = v.uses
-        source = self._made(use)
+        (use,) = self.problem.vertices[n].uses
+        assert use.producer is not None
+        reading = tuple((self._mark(m), k) for m, k in self.readers[n])
+        key = self.problem.kinds[n], self._mark(use.producer), reading
+        self.schedules[n] = memoized(self.layouts, key, lambda: self._layout(n, use))
+
+    def _layout(self, n: int, use: Use) -> Schedule:
+        """The best layout of a published result.
+
+        Args:
+            n: The publishing vertex.
+            use: Its operand.
+        """
+        v, source = self.problem.vertices[n], self._made(use)
         reading: list[tuple[np.ndarray, np.ndarray, Use, int]] = []
         for m, k in self.readers[n]:
             reader, read = self._schedule(m), self.problem.vertices[m].uses[k]
             used = self.objective.used(read, reader.vector[None, :])
-            layout = _layout(reader.vector, read.axes, v)
-            reading.append((layout, used, read, reader.copies))
-        key = (
-            v.extents,
-            v.keys,
-            v.shape,
-            v.width,
-            v.nbytes,
-            use.constant,
-            source.tobytes(),
-            tuple(
-                (layout.tobytes(), used.tobytes(), copies) for layout, used, _, copies in reading
-            ),
-        )
-        if key not in self.layouts:
-            several = np.concatenate([self.free(v), *(r[0] for r in reading)])
-            states = busiest_first(np.unique(several, axis=0))
-            views = self.objective.made(v, states)
-            taken = self.objective.used(use, states)
-            costs = self.objective.repartition(use, source, taken)[0]
-            for _, used, read, copies in reading:
-                many = self.objective.repeated(copies)
-                costs = costs + many * self.objective.repartition(read, views, used)[:, 0]
-            self.layouts[key] = Schedule(states[int(costs.argmin())])
-        self.schedules[n] = self.layouts[key]
+            reading.append((_layout(reader.vector, read.axes, v), used, read, reader.copies))
+        several = np.concatenate([self.free(v), *(r[0] for r in reading)])
+        states = busiest_first(np.unique(several, axis=0))
+        views = self.objective.made(v, states)
+        costs = self.objective.repartition(use, source, self.objective.used(use, states))[0]
+        for _, used, read, copies in reading:
+            many = self.objective.repeated(copies)
+            costs = costs + many * self.objective.repartition(read, views, used)[:, 0]
+        return Schedule(states[int(costs.argmin())])
 
     def cost(self) -> float:
         """The cost of all schedules."""
         total = 0.0
+        marks = [self._mark(n) for n in range(len(self.schedules))]
         for n, v in enumerate(self.problem.vertices):
-            own = self._schedule(n)
-            many = self.objective.repeated(own.copies)
-            v = read_by(v, own.copies)
-            key = (cost_key(v), own.vector.tobytes())
-            if key not in self.alone:
-                vector = fitting(v, own.vector[None, :], self.objective.memory)
-                self.alone[key] = float(self.objective.vertex(v, vector)[0])
-            total += many * (self.alone[key] + sum(self._moved(u, own) for u in v.uses))
+            key = marks[n], tuple(None if u.producer is None else marks[u.producer] for u in v.uses)
+            total += memoized(self.costs, key, partial(self._cost, n))
         return total
+
+    def _cost(self, n: int) -> float:
+        """The cost of a vertex and of its reads."""
+        v, own = self.problem.vertices[n], self._schedule(n)
+        read = read_by(v, own.copies)
+        vector = fitting(read, own.vector[None, :], self.objective.memory)
+        alone = float(self.objective.vertex(read, vector)[0])
+        many = self.objective.repeated(own.copies)
+        return many * (alone + sum(self._moved(u, own) for u in read.uses))
+
+    def _mark(self, n: int) -> Hashable:
+        """The kind and the schedule of a vertex, and of the one whose result it publishes."""
+        own, v = self._schedule(n), self.problem.vertices[n]
+        source = v.uses[0].producer if v.publishes else None
+        published = None if source is None else self._mark(source)
+        return self.problem.kinds[n], own.copies, own.vector.tobytes(), published
 
     def _moved(self, use: Use, reader: Schedule) -> float:
         """The cost of repartitioning an operand into its reader's cut."""
@@ -154,11 +160,7 @@ class _Completing:
         ):
             return 0.0
         produced, used = self._made(use), self.objective.used(use, reader.vector[None, :])
-        form = use.shape, use.width, use.nbytes, use.constant
-        key = (*form, produced.tobytes(), used.tobytes())
-        return memoized(
-            self.moved, key, lambda: float(self.objective.repartition(use, produced, used)[0, 0])
-        )
+        return float(self.objective.repartition(use, produced, used)[0, 0])
 
     def _made(self, use: Use) -> np.ndarray:
         assert use.producer is not None
