@@ -75,12 +75,14 @@ class _Elimination:
         views = [t.view(self.vertex) for t in self.tables]
         self.leaders = _leaders(self.alone, views)
         spread = [_spread(t, self.vertex, self.near, self.joint) for t in self.tables]
+        # Small tables first: each addition to a sum over all neighbours costs as much as the last.
+        pairs = sorted(zip(views, spread, strict=True), key=lambda p: p[1].size)
         best = np.full(shape, np.inf)
         together = max(1, BLOCK // max(1, best.size))
         for first in range(0, len(self.leaders), together):
             states = self.leaders[first : first + together]
             total = self.alone[states].reshape(-1, *(1 for _ in shape))
-            for view, costs in zip(views, spread, strict=True):
+            for view, costs in pairs:
                 total = total + costs[view[states]]
             np.minimum(best, total.min(axis=0), out=best)
         self.costs = best
