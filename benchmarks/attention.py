@@ -150,6 +150,6 @@ def peak(case: Case) -> int:
     buffer_pool.keep(0)  # what the first run left for the next one counts too
     tracemalloc.start()  # the first result is kept, so that the second takes memory of its own
     second = con.execute(sql).fetch_numpy()
-    most = tracemalloc.get_traced_memory()[1] - second.nbytes
+    most: int = tracemalloc.get_traced_memory()[1] - second.nbytes
     del first
     return most

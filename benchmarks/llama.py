@@ -66,7 +66,7 @@ def timed(run: Callable[[], T], rounds: int) -> tuple[T, float]:
 
 def prepared(layers: int, rounds: int) -> tuple[Node, dict[str, float]]:
     """The optimised graph, and the seconds of each stage before it is cut."""
-    tensors, sql = transformer(layers, **SHAPE)
+    tensors, sql = transformer(layers, **SHAPE)  # type: ignore[arg-type]  # SHAPE has no names
     con = connected(tensors)
     (statement, _), reading = timed(lambda: parse(sql), rounds)
     assert isinstance(statement, Query)

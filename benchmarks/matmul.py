@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from benchmarks.matrices import MATMUL, check, connected, random
+from benchmarks.matrices import MATMUL, check, connected, fetched, random
 from benchmarks.measure import measure
 from benchmarks.report import Finding, Section, factor, times
 from einsql.core.bfloat16 import narrow
@@ -56,10 +58,10 @@ def _short(n: int, rounds: int, seconds: float) -> Finding:
         "BFLOAT16": connected({"a": narrow(a), "b": narrow(b)}),
     }
     for name in ("HALF", "BFLOAT16"):
-        wide = [sessions[name].execute(f"SELECT i, j, val FROM {x}").fetch_numpy() for x in "ab"]
-        check(sessions[name].execute(MATMUL).fetch_numpy(), np.matmul(*map(np.float32, wide)))
+        x, y = (fetched(sessions[name], f"SELECT i, j, val FROM {t}") for t in "ab")
+        check(fetched(sessions[name], MATMUL), x.astype(np.float32) @ y.astype(np.float32))
     taken = measure(
-        {name: lambda con=con: con.execute(MATMUL).fetch_numpy() for name, con in sessions.items()},
+        {name: partial(fetched, con, MATMUL) for name, con in sessions.items()},
         rounds=rounds,
         seconds=seconds,
     )

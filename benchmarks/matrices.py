@@ -32,6 +32,12 @@ def connected(matrices: Mapping[str, Array]) -> einsql.Connection:
     return con
 
 
+def fetched(con: einsql.Connection, sql: str, fill: float | None = None) -> Array:
+    """The result of a query as an array; `fill` is the value of absent elements."""
+    result: Array = con.execute(sql).fetch_numpy(fill=fill)
+    return result
+
+
 def check(found: Array, expected: Array) -> None:
     """Compares float32 results that may have been summed in another order."""
     error = float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))

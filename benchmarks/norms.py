@@ -52,12 +52,13 @@ def fused() -> Section:
 
 def _softmax(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
 def _layer_norm(x: np.ndarray) -> np.ndarray:
     centered = x - x.mean(axis=1, keepdims=True)
-    return centered / np.sqrt((centered * centered).mean(axis=1, keepdims=True) + np.float32(1e-5))
+    variance = (centered * centered).mean(axis=1, keepdims=True)
+    return np.asarray(centered / np.sqrt(variance + np.float32(1e-5)))
 
 
 def _findings(

@@ -29,7 +29,6 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import free_candidates, model_of
-from einsql.optimizer.decomposition.problem import with_published
 from tests.optimizer.problems import random_problem
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "optimality.md"
@@ -72,7 +71,7 @@ def case(seconds: float, seed: int, sites: int) -> Case:
         sites: Over which it is cut.
     """
     problem = random_problem(seed, 8 + seed % 13)
-    shared = with_published(problem)
+    shared = problem.published
     model = model_of(shared, free_candidates(sites))
     best = eliminate(model, np.inf)
     assert best is not None

@@ -94,7 +94,7 @@ def _compiled() -> Callable[..., Any]:
         return types.float32(steps, y), generate
 
     def loop(steps: int, y: float) -> Any:
-        return chains(steps, y)
+        return chains(steps, y)  # type: ignore[call-arg]  # Numba passes the typing context
 
     compiled: Callable[..., Any] = njit("float32(int64, float32)", nogil=True)(loop)
     return compiled

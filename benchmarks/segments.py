@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 import einsql
-from benchmarks.matrices import Array, check, pytorch, random
+from benchmarks.matrices import Array, check, fetched, pytorch, random
 from benchmarks.measure import Run, Times, measure
 from benchmarks.report import Finding, Section, against
 
@@ -77,7 +79,7 @@ def _messages() -> list[Finding]:
         peers["torch"] = lambda: torch.zeros(NODES, FEATURES).index_add_(0, b, rows[a])
 
     def ours() -> Array:
-        return con.execute(MESSAGES).fetch_numpy(fill=0)
+        return fetched(con, MESSAGES, fill=0)
 
     for run in peers.values():
         check(ours(), np.asarray(run()))
@@ -123,8 +125,8 @@ def _totals() -> list[Finding]:
         check(con.execute(TOTALS).fetch_numpy(fill=0), wanted)
         taken = measure(
             {
-                "einsql": lambda con=con: con.execute(TOTALS).fetch_numpy(fill=0),
-                "numpy.bincount": lambda w=w: np.bincount(dst, w, NODES),
+                "einsql": partial(fetched, con, TOTALS, fill=0),
+                "numpy.bincount": partial(np.bincount, dst, w, NODES),
             },
             rounds=15,
             seconds=0.5,

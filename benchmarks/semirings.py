@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from benchmarks.matrices import Array, connected, random
+from benchmarks.matrices import Array, connected, fetched, random
 from benchmarks.measure import QUIET, Times, measure
 from benchmarks.peak import add_min
 from benchmarks.report import Finding, Section, against, times
@@ -62,7 +63,7 @@ def _square() -> list[Finding]:
         _check(con.execute(query).fetch_numpy(), a, b, name, bound)
         taken = measure(
             {
-                "einsql": lambda q=query: con.execute(q).fetch_numpy(),
+                "einsql": partial(fetched, con, query),
                 "sgemm": lambda: a @ b.T,
                 "add+min": limit,
                 **_peers(name, a, b),
@@ -75,7 +76,7 @@ def _square() -> list[Finding]:
     for name, expression in OTHERS.items():
         query = _query(expression)
         taken = measure(
-            {"einsql": lambda q=query: con.execute(q).fetch_numpy(), "sgemm": lambda: a @ b.T},
+            {"einsql": partial(fetched, con, query), "sgemm": lambda: a @ b.T},
             rounds=9,
             seconds=1.0,
             pause=QUIET,
