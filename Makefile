@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz properties \
-    gradients everywhere ranks failures interrupts kills faults sqlalchemy concurrent clean
+    gradients everywhere strategies ranks failures interrupts kills faults sqlalchemy concurrent clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -62,7 +62,10 @@ properties: $(VENV)/.dev  ## run the property tests on examples drawn anew
 gradients: $(VENV)/.dev  ## compare 5000 random gradients with differences, 200 with torch.autograd
 	$(BIN)/python -m tests.ir.autodiff.campaign --losses 5000 --torch 200
 
-everywhere: $(VENV)/.dev  ## run 2000 random queries on all numbers of sites under every strategy
+everywhere: $(VENV)/.dev  ## run 2000 random queries through all levels on 1, 2, 3 and 5 sites
+	$(BIN)/python -m tests.fuzz --everywhere --sample --queries 2000
+
+strategies: $(VENV)/.dev  ## run 2000 random queries on six numbers of sites under every strategy
 	$(BIN)/python -m tests.fuzz --everywhere --queries 2000
 
 ranks: $(VENV)/.dev  ## compare 2000 random queries on 2, 3 and 4 MPI ranks with DuckDB

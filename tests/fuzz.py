@@ -1,14 +1,16 @@
 """The long run of random queries against DuckDB.
 
     python -m tests.fuzz --queries 20000 --seed 1 [--minutes M] [--processes 2]
-    python -m tests.fuzz --queries 2000 --everywhere
+    python -m tests.fuzz --queries 2000 --everywhere [--sample] [--parts 0-9]
 
     python -m tests.fuzz --queries 2000 --mpi 2,3,4
     python -m tests.fuzz --queries 2000 --memory 2KB
 
-The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy,
-the third on 2, 3 and 4 MPI ranks, as many in all; besides a quarter as many between changes
-of the tensors, and a tenth as many over tiles. The last one cuts nearly every step into boxes.
+The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy. With
+--sample it takes 1, 2, 3 and 5 sites, `eindecomp` and one other strategy. It prints the outcome
+so far after every 50 queries, a part. The third form runs queries on 2, 3 and 4 MPI ranks, as
+many in all; besides a quarter as many between changes of the tensors, and a tenth as many over
+tiles. The last one cuts nearly every step into boxes.
 Prints how many queries agreed, which lines of the semantics table they touched, and a
 minimal script for each difference; the exit status is 1 if there was one.
 """
@@ -20,11 +22,15 @@ import multiprocessing
 import sys
 import time
 import warnings
+from functools import partial
 
 from einsql.engine.ranks.start import starting
 from tests.support.oracle.campaign import Report, campaign
 from tests.support.oracle.everywhere import Everywhere, everywhere
 from tests.support.oracle.ranks import WatchedCluster, changing, tiled
+
+PART = 50
+"""Queries of one part of `--everywhere`, which have one seed."""
 
 
 def main() -> int:
@@ -41,6 +47,8 @@ def main() -> int:
     parser.add_argument("--duckdb-only", action="store_true", help="test the generator itself")
     parser.add_argument("--repros", type=int, default=20, help="differences to make minimal")
     parser.add_argument("--everywhere", action="store_true", help="on all sites and strategies")
+    parser.add_argument("--sample", action="store_true", help="in two ways on each of four sites")
+    parser.add_argument("--parts", default="", help="the parts to run of --everywhere, as 0-9")
     parser.add_argument("--memory", default="", help="memory_limit, such as 2KB: most is cut")
     parser.add_argument("--mpi", default="", help="numbers of ranks, as 2 or 2,3,4")
     args = parser.parse_args()
@@ -55,16 +63,25 @@ def main() -> int:
 
 
 def _everywhere(args: argparse.Namespace) -> bool:
-    """True if any way to run a query differed."""
-    share = -(-args.queries // args.processes)
-    total = Everywhere()
-    jobs = [(share, args.seed * 1000 + n) for n in range(args.processes)]
+    """Runs queries part by part; returns whether any way to run one differed."""
+    count = -(-args.queries // PART)
+    first, _, last = args.parts.partition("-")
+    parts = range(int(first), int(last or first) + 1) if first else range(count)
+    jobs = ((PART, args.seed * 1000 + n) for n in parts)
+    run = partial(_part, sample=args.sample)
+    total, start = Everywhere(), time.monotonic()
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(args.processes, warnings.simplefilter, ("error",)) as pool:
-        for found in pool.starmap(everywhere, jobs, chunksize=1):
-            total.add(found)
-    print(total.text())
+        for done, outcome in enumerate(pool.imap_unordered(run, jobs), start=1):
+            total.add(outcome)
+            elapsed = time.monotonic() - start
+            print(f"{done} of {len(parts)} parts, {elapsed:.0f} s: {total.text()}", flush=True)
     return bool(total.findings)
+
+
+def _part(job: tuple[int, int], *, sample: bool) -> Everywhere:
+    """Runs the queries of a seed."""
+    return everywhere(*job, sample=sample)
 
 
 def _on_ranks(args: argparse.Namespace) -> bool:

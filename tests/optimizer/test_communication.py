@@ -479,3 +479,15 @@ def test_a_scalar_is_fetched_by_the_sites_that_lack_it() -> None:
     plan, _ = planned(con, tree_of(sql))
     assert plan.site_plan is not None
     assert plan.site_plan.plan.bytes_sent == plan.site_plan.program.bytes_sent
+
+
+def test_a_map_with_more_cells_than_sites_runs_where_its_operand_is() -> None:
+    con = einsql.connect()
+    con.register("u", integers(2, 2), dims=("a", "b"))
+    con.register("w", integers(2, 2, 2), dims=("c", "d", "e"))
+    con.execute("SET sites = 2")
+    con.execute("SET strategy = 'equal'")  # 32 cells, and more orders of five labels than are tried
+    sql = "SELECT e, d, c, b, a, EXP(SUM(u.val)) AS val FROM u, w GROUP BY e, d, c, b, a"
+    assert con.explain(sql).to_dict()["total"]["bytes_sent"] == 0
+    rows = con.execute(sql).fetchall()
+    assert sorted(rows) == sorted(con.execute(sql.replace("EXP(SUM(u.val))", "EXP(MAX(u.val))")))

@@ -250,10 +250,11 @@ def _candidates(
                     yield pieces
     if len(first.sites) > FOLLOWED:
         return
+    most = -(-len(first.sites) // sites)
     for n, s in enumerate(sources):
         need = needed(node, n, first)
         for have in (*s.versions[:1], *(w.tiles for w in ways.get(id(s), ()))):
-            followed = following(need, have)
+            followed = following(need, have, most)
             if followed is not None:
                 yield replace(first, sites=followed)
 

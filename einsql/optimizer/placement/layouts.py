@@ -329,8 +329,14 @@ def distinct(need: Tiles) -> Tiles:
     return Tiles(need.sites[first], need.boxes[first])
 
 
-def following(need: Tiles, have: Tiles) -> np.ndarray | None:
-    """For each needed tile the site with most of its elements, if these sites are distinct."""
+def following(need: Tiles, have: Tiles, most: int = 1) -> np.ndarray | None:
+    """For each needed tile the site with most of its elements.
+
+    Args:
+        need: The tiles to place.
+        have: The stored tiles.
+        most: The maximum of tiles for a site; the result is None if a site would get more.
+    """
     shared = common_volumes(need.boxes[:, None], have.boxes[None])
     sites = have.sites[shared.argmax(axis=1)]
-    return sites if len(np.unique(sites)) == len(sites) else None
+    return sites if np.bincount(sites).max() <= most else None

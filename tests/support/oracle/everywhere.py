@@ -57,6 +57,7 @@ class Everywhere:
 
     Attributes:
         queries: How many gave an answer on one site that agrees with DuckDB's.
+        sites: The numbers of sites of the runs.
         runs: How often these were run, by the strategy that cut them; for most queries the
             strategies for networks leave that to `eindecomp`.
         unproven: Runs that `exact` refused, for want of a proof in time.
@@ -66,6 +67,7 @@ class Everywhere:
 
     queries: int = 0
     runs: Counter[str] = field(default_factory=Counter)
+    sites: set[int] = field(default_factory=set)
     unproven: int = 0
     moved: int = 0
     findings: list[str] = field(default_factory=list)
@@ -74,6 +76,7 @@ class Everywhere:
         """Takes in another process's outcome."""
         self.queries += other.queries
         self.runs += other.runs
+        self.sites |= other.sites
         self.unproven += other.unproven
         self.moved += other.moved
         self.findings += other.findings
@@ -81,11 +84,12 @@ class Everywhere:
     def text(self) -> str:
         """The outcome for people."""
         runs = ", ".join(f"{name} {count:,}" for name, count in self.runs.items())
+        sites = ", ".join(map(str, sorted(self.sites)))
         return "\n".join(
             [
                 *self.findings[:20],
-                f"{self.queries:,} queries, {self.runs.total():,} runs on "
-                f"{', '.join(map(str, SITES))} sites ({runs}); {self.moved:,} moved data; "
+                f"{self.queries:,} queries, {self.runs.total():,} runs on {sites} sites "
+                f"({runs}); {self.moved:,} moved data; "
                 f"{self.unproven} not proven; {len(self.findings)} differences",
             ]
         )
@@ -140,6 +144,7 @@ def _on_all_sites(
                 found.unproven += 1
                 continue
             found.runs[used] += 1
+            found.sites.add(sites)
             found.moved += moved > 0
             if why:
                 found.findings.append(f"{sites} sites, {way}: {why}\n{query.sql}\n")
