@@ -4,7 +4,9 @@ EinDecomp chooses the cuts, placement the sites. The cut of a contraction implie
 the product (BMM, CPMM, RMM or 3D of TRA §4.2). EinDecomp's count bounds the floats that move;
 the placed program sends an exact number of bytes. So each product rule is tried on the placed
 program: another cut of the contraction that implies the rule, if it costs no more in the measure
-of the cuts and less when placed.
+of the cuts and less when placed. The count ignores where declared tensors are: every call reads
+its operands, even those that are at its site. So for a contraction of such tensors only the placed
+program is compared.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -23,7 +26,7 @@ from einsql.optimizer.decomposition.alternatives import Alternatives
 from einsql.optimizer.decomposition.decompose import cut_problem, decomposition
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
-from einsql.optimizer.decomposition.problem import Problem, cost_key, problem_of
+from einsql.optimizer.decomposition.problem import Problem, Vertex, cost_key, problem_of
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
 from einsql.optimizer.decomposition.schedules import Schedule, Schedules
 from einsql.optimizer.lowering.graph_program import graph_program
@@ -188,6 +191,7 @@ class _Improving:
         old = schedules[first].vector
         for n in alternative.vertices:
             schedules[n] = Schedule(alternative.vector)
+            self._follow(n, schedules)
         new = decomposition(
             self.published,
             schedules,
@@ -200,7 +204,7 @@ class _Improving:
         after = _Sited(self.roots, new)
         if after.placed.bytes_sent >= before.placed.bytes_sent:
             return  # the rules are about moves, and a prediction takes longer than a placement
-        if self._measure(after) < self._measure(before):
+        if alternative.exact or self._measure(after) < self._measure(before):
             self.best = after
             v = self.problem.vertices[first]
             self.trace.append(
@@ -213,6 +217,24 @@ class _Improving:
                     after.placed.bytes_sent,
                 )
             )
+
+    def _follow(self, n: int, schedules: Schedules) -> None:
+        """Cuts a root that only renames an operation like the operation, so nothing moves."""
+        readers = self.problem.readers
+        if len(readers[n]) != 1:
+            return
+        ((m, _),) = readers[n]
+        v, own = self.problem.vertices[m], schedules[m]
+        if v.renames and not readers[m] and self._is_free(v, own):
+            vector = np.ones_like(own.vector)
+            for axis, key in zip(v.uses[0].axes, self.problem.vertices[n].keys, strict=True):
+                if axis is not None and key is not None:
+                    vector[axis] = schedules[n].vector[key]
+            schedules[m] = Schedule(vector)
+
+    def _is_free(self, v: Vertex, own: Schedule) -> bool:
+        """True for an operation whose cut neither a hint nor a plan file nor copies fix."""
+        return v.computes and not v.fixed and v.name not in self.pins and own.copies == 1
 
     def _measure(self, sited: _Sited) -> tuple[float, float]:
         """The cost of a plan: EinDecomp's floats, or seconds of the placed program; then bytes."""
@@ -227,19 +249,21 @@ class _Improving:
         current = Alternatives(self.published, self._schedules(), self.sites, objective)
         free = free_candidates(self.sites, objective.exactly, objective.memory)
         numbers = [n for n, v in enumerate(self.published.vertices) if not v.publishes]
-        groups: dict[object, list[int]] = {}
+        in_seconds = isinstance(objective, Seconds)
+        groups: dict[tuple[object, bool], list[int]] = {}
         for position, n in enumerate(numbers):
             v, own = self.published.vertices[n], current.schedules[n]
-            is_free = not v.fixed and v.name not in self.pins
-            if v.computes and v.contraction and is_free and own.copies == 1:
-                groups.setdefault((cost_key(v), own.vector.tobytes()), []).append(position)
-        slack = SLACK if isinstance(objective, Seconds) else 1 + 1e-12
-        for members in groups.values():
+            if v.contraction and self._is_free(v, own):
+                exact = not in_seconds and self._reads_declared(v)
+                kind = cost_key(v), own.vector.tobytes()
+                groups.setdefault((kind, exact), []).append(position)
+        for (_, exact), members in groups.items():
             n = numbers[members[0]]
             v, own = self.published.vertices[n], current.schedules[n]
             states = np.unique(np.concatenate([free(v), own.vector[None]]), axis=0)
             costs = current.costs(n, states)
             is_own = (states == own.vector).all(axis=1)
+            slack = SLACK if in_seconds else inf if exact else 1 + 1e-12
             limit = float(costs[is_own][0]) * slack
             rules = implied(v.roles, states)
             for rule in PRODUCTS:
@@ -248,7 +272,16 @@ class _Improving:
                 possible = rules[rule] & ~is_own & (costs <= limit)
                 if possible.any():
                     best = int(np.where(possible, costs, np.inf).argmin())
-                    yield _Alternative(rule, tuple(members), states[best], float(costs[best]))
+                    yield _Alternative(
+                        rule, tuple(members), states[best], float(costs[best]), exact
+                    )
+
+    def _reads_declared(self, v: Vertex) -> bool:
+        """True if an operation of the problem with publishing vertices reads a stored vertex."""
+        vertices = self.published.vertices
+        read = [vertices[u.producer] for u in v.uses if u.producer is not None]
+        read += [vertices[u.producer or 0] for s in read if s.publishes for u in s.uses]
+        return any(s.stored for s in read)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,9 +293,11 @@ class _Alternative:
         vertices: The numbers of the contractions.
         vector: int64 (labels,), the parts of each label.
         estimate: The objective's estimate for one of them, with its operands and readers.
+        exact: True if the bytes of the placed program decide, and no estimate.
     """
 
     rule: CutRule
     vertices: tuple[int, ...]
     vector: np.ndarray
     estimate: float
+    exact: bool

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from einsql.errors import InternalError
@@ -257,6 +258,17 @@ def test_an_unusable_directory_is_replaced(home: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("EINSQL_CACHE_DIR", str(blocked / "kernels"))
     load()
     assert not used().is_relative_to(home.parent)
+
+
+@pytest.mark.parametrize("apart", [" ", "\n      "])
+def test_without_any_directory_kernels_are_kept_in_memory(
+    home: Path, monkeypatch: pytest.MonkeyPatch, apart: str
+) -> None:
+    monkeypatch.setattr(compile_cache, "directory", lambda: None)
+    kernel = compile_cache.load(SOURCE.replace(", cache", f",{apart}cache"))
+    a = np.array([0.25, 0.75])
+    kernel(a)
+    assert a.tolist() == [1.0, 0.0]
 
 
 def test_source_that_does_not_compile_is_an_internal_error(home: Path) -> None:

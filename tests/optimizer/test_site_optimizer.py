@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import einsql
 from einsql import tra
+from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.decomposition.problem import Problem, problem_of
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, Roles, implied, rules_of
 from einsql.optimizer.decomposition.vectors import viable
@@ -94,7 +96,7 @@ def test_no_viable_vector_implies_a_disabled_rule_unless_all_do(con: einsql.Conn
 def test_rules_never_make_a_plan_costlier_and_disabling_a_named_rule_changes_the_plan(
     con: einsql.Connection,
 ) -> None:
-    """Random chains of products of tensors with declared cuts, in seconds."""
+    """Random chains of products of tensors with declared cuts."""
     choose = random.Random(5)
     applied = 0
     for _ in range(10):
@@ -105,22 +107,23 @@ def test_rules_never_make_a_plan_costlier_and_disabling_a_named_rule_changes_the
         _stored(con, "c", "kl", (k, width), f"k {parts[4]}, l {parts[5]}")
         con.execute("SET sites = 1")
         expected = con.execute(CHAIN).fetchall()
-        for sites in (6, 8):
-            plan = _plan(con, CHAIN, sites, "seconds")
+        for sites, cost in product((6, 8), ("seconds", "floats")):
+            plan = _plan(con, CHAIN, sites, cost)
             applied += len(plan.trace)
             assert all(step.after < step.before for step in plan.trace)
             for rule in {*(s.rule for s in plan.trace), *(rule for rule, _ in plan.implied)}:
-                without = _plan(con, CHAIN, sites, "seconds", rule)
+                without = _plan(con, CHAIN, sites, cost, rule)
                 assert [c.parts for c in without.cut.cuts] != [c.parts for c in plan.cut.cuts]
             con.execute("SET disabled_rules = ''")
             assert con.execute(CHAIN).fetchall() == expected
     assert applied >= 2
 
 
-def test_sql_tiles_and_tra_send_the_same_bytes_in_seconds(con: einsql.Connection) -> None:
+@pytest.mark.parametrize("cost", ["floats", "seconds"])
+def test_sql_tiles_and_tra_send_the_same_bytes(con: einsql.Connection, cost: str) -> None:
     _stored(con, "a", "ij", (256, 256), "i 2, j 2")
     _stored(con, "b", "jk", (256, 256), "j 2, k 2")
-    con.execute("SET sites = 4; SET cost = 'seconds'")
+    con.execute(f"SET sites = 4; SET cost = '{cost}'")
     tiles = """SELECT a.i, b.k, tensor_sum(tensor_einsum('ij,jk->ik', a.tile, b.tile)) AS tile
     FROM TILES(a, 2, 2) a JOIN TILES(b, 2, 2) b ON a.j = b.j GROUP BY a.i, b.k"""
     sent = [con.explain(sql).to_dict()["total"]["bytes_sent"] for sql in (PRODUCT, tiles)]
@@ -129,11 +132,27 @@ def test_sql_tiles_and_tra_send_the_same_bytes_in_seconds(con: einsql.Connection
     assert {*sent, by_hand} == {2 * 256 * 256 * 8}
 
 
-def test_the_measure_of_floats_keeps_the_cuts_of_eindecomp(con: einsql.Connection) -> None:
+def test_in_floats_the_bytes_decide_about_products_of_declared_tensors(
+    con: einsql.Connection,
+) -> None:
+    """EinDecomp's count of 3D is less than that of RMM, which sends fewer bytes."""
     _stored(con, "a", "ij", (256, 256), "i 2, j 2")
     _stored(con, "b", "jk", (256, 256), "j 2, k 2")
     plan = _plan(con, PRODUCT, 4, "floats")
-    assert plan.cut.floats == 360_448
-    assert plan.program.bytes_sent == 1_310_720
-    assert [rule for rule, _ in plan.implied] == ["3D", "R2-5"]
-    assert _plan(con, PRODUCT, 4, "seconds").program.bytes_sent == 1_048_576
+    (step,) = plan.trace
+    assert (step.rule, step.before, step.after) == (CutRule.RMM, 1_310_720, 1_048_576)
+    assert (plan.cut.floats, plan.program.bytes_sent) == (458_752, 1_048_576)
+    without = _plan(con, PRODUCT, 4, "floats", "RMM")
+    assert (without.cut.floats, without.program.bytes_sent) == (360_448, 1_310_720)
+    assert [rule for rule, _ in without.implied] == ["3D", "R2-5"]
+
+
+def test_in_floats_the_cuts_of_eindecomp_remain_where_no_tensor_is_declared(
+    con: einsql.Connection,
+) -> None:
+    con.register("a", np.ones((256, 256)), dims=("i", "j"))
+    con.register("b", np.ones((256, 256)), dims=("j", "k"))
+    plan = _plan(con, PRODUCT, 4, "floats")
+    assert plan.trace == ()
+    plan_tree, _ = planned(con, tree_of(PRODUCT))
+    assert plan.cut.cost == decompose(plan_tree.optimized.root, sites=4).cost

@@ -48,7 +48,8 @@ ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}
 COLUMNS, HELD = LANES * WIDTH, {held}
 
 
-@njit("void({dtype}[::1], {dtype}[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
+@njit("void({dtype}[::1], {dtype}[::1], int64, int64[::1], int64[::1])",
+      cache=True, nogil=True, no_cfunc_wrapper=True)
 def write(sums, out, origin, places, columns):
     count = places.shape[0]
     if places[count - 1] - places[0] == count - 1:
@@ -63,7 +64,8 @@ def write(sums, out, origin, places, columns):
             out[line + places[m]] = sums[m * COLUMNS + n]
 
 
-@njit("void({dtype}[::1], float64[:, ::1], int64)", cache=True, nogil=True)
+@njit("void({dtype}[::1], float64[:, ::1], int64)",
+      cache=True, nogil=True, no_cfunc_wrapper=True)
 def collect(sums, totals, before):
     if before == 0:
         totals[:] = 0.0
@@ -75,7 +77,7 @@ def collect(sums, totals, before):
 
 
 @njit("void(int64, int64[::1], int64[::1], {dtype}[:, :, ::1], {dtype}[::1], int64, int64[::1], "
-      "int64[::1])", cache=True, nogil=True)
+      "int64[::1])", cache=True, nogil=True, no_cfunc_wrapper=True)
 def kernel(base, rows, steps, panels, out, origin, places, columns):
     count, terms = rows.shape[0], steps.shape[0]
     high = (count + ROWS - 1) // ROWS

@@ -19,6 +19,7 @@ from einsql.kernels.groups.weights import masks_fit
 from einsql.kernels.loops.codegen import generate
 from einsql.kernels.loops.expressions import STORED, Role
 from einsql.kernels.loops.generated import bits
+from einsql.kernels.runtime.compile_cache import KERNEL
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
 _PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
@@ -370,7 +371,7 @@ class _Writer(Online):
         head += [f"    {line}" for line in self.head]
         head.append("    held = at(scratch, np.int64)")
         signature = '"void(int64, int64, int64[::1], int64[::1], int64)"'
-        decorator = f'@njit({signature}, cache=True, nogil=True, error_model="numpy")'
+        decorator = f"@njit({signature}, {KERNEL})"
         parts = [
             "".join(self.functions) or _HEADER,
             _IMPORTS,

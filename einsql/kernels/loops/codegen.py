@@ -31,6 +31,7 @@ from einsql.kernels.loops.expressions import (
 from einsql.kernels.loops.loop_nest import Mode, Nest, expensive, plan_nest
 from einsql.kernels.loops.quotients import Wraps
 from einsql.kernels.loops.strips import folded, folded_rows, jammed, scanned, terms_at_once
+from einsql.kernels.runtime.compile_cache import KERNEL
 
 COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 """Functions that merge running values."""
@@ -414,7 +415,7 @@ class Writer(Wraps):
         for n in range(max(self.depth - 1, 0), -1, -1):
             lines += ["    " * (n + 1) + line for line in self.after[n]]
         lines.append("    return bad")
-        head = '@njit("int64(int64[::1])", cache=True, nogil=True, error_model="numpy")\n'
+        head = f'@njit("int64(int64[::1])", {KERNEL})\n'
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
 
     def term_loop(self, terms: int) -> list[str]:

@@ -21,7 +21,7 @@ from numba import njit
 from einsql.kernels.runtime.atomics import {name}
 
 
-@njit("int64({types})", cache=True, nogil=True)
+@njit("int64({types})", cache=True, nogil=True, no_cfunc_wrapper=True)
 def kernel(function, {args}):
     {name}(function, {size}, {wide}, {args})
     return 0
@@ -31,7 +31,7 @@ from numba import njit
 from einsql.kernels.matmul.registers import dots
 
 
-@njit("int64({types})", cache=True, nogil=True)
+@njit("int64({types})", cache=True, nogil=True, no_cfunc_wrapper=True)
 def kernel({args}):
     long = terms * {size} >= {near} or down == terms * {size}
     ahead = {near} if long else down * ({near} // (terms * {size}) + 1)

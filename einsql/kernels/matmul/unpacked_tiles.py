@@ -32,7 +32,8 @@ from einsql.kernels.matmul.registers import tile
 from einsql.kernels.runtime.compiled_functions import at
 
 
-@njit("void(int64[:, ::1], int64, int64, int64, int64[::1])", cache=True, nogil=True)
+@njit("void(int64[:, ::1], int64, int64, int64, int64[::1])",
+      cache=True, nogil=True, no_cfunc_wrapper=True)
 def kernel(table, a, b, out, p):
     columns, depth, down, along, below, beside, under = p
     turned = beside != {size}

@@ -9,7 +9,6 @@ temporary directory of this process, and a notice reports the reason.
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import os
 import shutil
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from einsql.core import forks
@@ -50,6 +50,8 @@ COMPILED = (
     "matmul/registers",
 )
 """Modules whose functions are compiled into kernels."""
+KERNEL = 'cache=True, nogil=True, no_cfunc_wrapper=True, error_model="numpy"'
+"""Options of a generated kernel; it has no wrapper for C, because callers use `address`."""
 _PATIENCE = 0.1
 """Seconds of compilation between checks for cancellation."""
 _lock = threading.RLock()
@@ -206,16 +208,13 @@ def _verified(home: Path, key: str, source: str) -> Kernel:
 
 def _uncached(key: str, source: str) -> Kernel:
     """Compiles a kernel that is cached only in memory."""
-    return _execute(Path(f"<einsql {key}>"), source.replace(", cache=True", ""))
+    return _execute(Path(f"<einsql {key}>"), source.replace("cache=True", "cache=False"))
 
 
 def _execute(path: Path, source: str) -> Kernel:
     # Numba finds its cache through the file, and unpickles through the module's name.
     name = path.stem
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = ModuleType(name)
     try:
         # Not by the module's loader: Python's bytecode cache trusts the file's time.
         with _beside_source():

@@ -19,7 +19,8 @@ from numba import njit
 from einsql.kernels.matmul.registers import add_rows
 
 
-@njit("void(int64, int64[::1], float64[:, ::1])", cache=True, nogil=True)
+@njit("void(int64, int64[::1], float64[:, ::1])",
+      cache=True, nogil=True, no_cfunc_wrapper=True)
 def kernel(base, p, out):
     rows, down, further = p
     lead, width = out.shape
@@ -51,7 +52,7 @@ from numba import njit
 from einsql.kernels.matmul.registers import add_rows
 
 
-@njit("void(int64, int64[::1], float64[::1])", cache=True, nogil=True)
+@njit("void(int64, int64[::1], float64[::1])", cache=True, nogil=True, no_cfunc_wrapper=True)
 def kernel(base, p, out):
     width, down = p
     lanes = np.empty({lanes})

@@ -66,7 +66,8 @@ from einsql.kernels.runtime.atomics import ARGUMENTS, call, give_way
 from einsql.kernels.runtime.compiled_functions import prefetch
 
 
-@njit("int64(int64, int64, int64, int64, int64)", cache=True, nogil=True)
+@njit("int64(int64, int64, int64, int64, int64)",
+      cache=True, nogil=True, no_cfunc_wrapper=True)
 def kernel(state, worker, looks, begins, others):
     done, awake, failed, leave, job, tickets = (
         state + {8 * _DONE}, state + {8 * _AWAKE}, state + {8 * _FAILED},

@@ -9,6 +9,7 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Output, Value
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.loops.expressions import CARRIERS, Builder, literal, typed
+from einsql.kernels.runtime.compile_cache import KERNEL
 
 FOLDED = 1024
 """Rows of a segment whose DOUBLE values are added without compensation; a power of two."""
@@ -32,8 +33,8 @@ import numpy as np
 from numba import njit, types
 
 
-@njit("boolean(Array(int64, 1, 'C', readonly=True), int64, int64[::1], int64[::1])", cache=True,
-      nogil=True)
+@njit("boolean(Array(int64, 1, 'C', readonly=True), int64, int64[::1], int64[::1])",
+      cache=True, nogil=True, no_cfunc_wrapper=True)
 def kernel(segments, count, starts, order):
     '''Counts the rows of each segment and sorts rows by segment, in their order.
 
@@ -273,7 +274,7 @@ def _combined(outputs: Sequence[Output], leaves: Sequence[Leaf], at: str, pad: s
 
 
 def _assembled(names: Sequence[str], types: Sequence[str], body: Sequence[str]) -> str:
-    head = f'@njit("boolean({", ".join(types)})", cache=True, nogil=True, error_model="numpy")'
+    head = f'@njit("boolean({", ".join(types)})", {KERNEL})'
     return "\n".join(
         [
             "import numpy as np",
