@@ -55,7 +55,7 @@ optimality: $(VENV)/.dev  ## measure how far from the best cut searches end
 fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 	$(BIN)/python -m tests.fuzz --queries $(N)
 
-properties: $(VENV)/.dev  ## run the property tests on examples drawn anew
+properties: $(VENV)/.dev  ## run the property tests on all examples, drawn anew
 	EINSQL_EXAMPLES_DRAWN=new $(BIN)/pytest tests/kernels tests/engine tests/storage tests/optimizer tests/frontends/console \
 	    tests/ir/test_tra.py tests/explain/test_plan_page.py
 

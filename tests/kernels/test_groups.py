@@ -17,6 +17,7 @@ from einsql.kernels.groups import find
 from einsql.planner.plan import Plan
 from einsql.storage.fields import LocalFields
 from tests.support.plans import cached
+from tests.support.samples import sample
 
 SOFTMAX = """
 WITH m AS (SELECT {keys}, MAX(val) AS val FROM {x} GROUP BY {keys}),
@@ -354,7 +355,7 @@ def _attention(rng: np.random.Generator, fixed: str) -> tuple[dict[str, tuple[st
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(sample(2, 4)))
 def test_keys_of_one_value_do_not_matter(con: einsql.Connection, seed: int) -> None:
     extents = {"s": ROWS, "t": INNER, "h": HEADS, "d": DEPTH, "o": 1, "u": 1, "f": 3}
     dims, sql = _attention(np.random.default_rng(seed), "2")

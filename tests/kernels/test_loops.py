@@ -36,6 +36,7 @@ from einsql.kernels.runtime import compile_cache, thread_pool
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, cases, check, no_tick
 from tests.kernels.patterns import agree, axes, dyadic, fn, tensor, val
+from tests.support.samples import sample
 
 B, T, I32, I64 = DType.BOOLEAN, DType.TINYINT, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
@@ -43,13 +44,13 @@ H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
 __all__ = ["cache_directory"]  # its fixture serves every test here
 
 
-@settings(PROPERTY, max_examples=40)
+@settings(PROPERTY, max_examples=sample(25, 40))
 @given(cases())
 def test_random_nodes(case: Case) -> None:
     check(case, compile_loops(case.node))
 
 
-@settings(PROPERTY, max_examples=20)
+@settings(PROPERTY, max_examples=sample(12, 20))
 @given(cases())
 def test_random_nodes_in_many_boxes_on_two_threads(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -32,6 +32,7 @@ from einsql.kernels.runtime import thread_pool
 from einsql.kernels.runtime.cpu_features import Machine
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
+from tests.support.samples import sample
 
 B, T, I32, I64 = DType.BOOLEAN, DType.TINYINT, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
@@ -151,7 +152,7 @@ def _conditions(leaves: list[Expr]) -> list[Expr]:
     return tests
 
 
-@settings(PROPERTY, max_examples=25)
+@settings(PROPERTY, max_examples=sample(15, 25))
 @given(sides(), st.sampled_from((1, 2)), st.sampled_from((1, 10**6)))
 def test_random_reductions_over_two_sides(case: Case, threads: int, terms: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

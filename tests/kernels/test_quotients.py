@@ -32,6 +32,7 @@ from tests.kernels.indexed import source as relation
 from tests.kernels.interpreted import load
 from tests.kernels.nodes import Case, check, lay_out, random_array
 from tests.kernels.patterns import agree, axes, dyadic, fn, tensor, val
+from tests.support.samples import sample
 
 B, I32, I64, F, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.FLOAT, DType.DOUBLE
 _WAYS = {
@@ -124,7 +125,7 @@ def wrapped(draw: st.DrawFn) -> Case:
     return Case(node, tuple(arrays))
 
 
-@settings(PROPERTY, max_examples=150)
+@settings(PROPERTY, max_examples=sample(60, 150))
 @given(wrapped(), st.sampled_from((1, 3, 24)))
 def test_random_loops_that_wrap(case: Case, least: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -133,7 +134,7 @@ def test_random_loops_that_wrap(case: Case, least: int) -> None:
         check(case, compile_loops(case.node))
 
 
-@settings(PROPERTY, max_examples=50)
+@settings(PROPERTY, max_examples=sample(20, 50))
 @given(wrapped())
 def test_random_loops_that_wrap_in_many_boxes(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -27,6 +27,7 @@ from einsql.kernels.vectorized import vector
 from einsql.kernels.vectorized.program_writer import compile_program
 from einsql.kernels.vectorized.vector import compile_vector
 from tests.kernels.nodes import Case, cases, no_tick
+from tests.support.samples import sample
 
 F, I64 = DType.FLOAT, DType.BIGINT
 
@@ -40,7 +41,7 @@ def outcome(run: Runner, arrays: list[Arrays]) -> dict[str, tuple[object, ...]] 
     return {n: (a.dtype, a.shape, a.tobytes()) for n, a in found.items()}
 
 
-@settings(max_examples=400)
+@settings(max_examples=sample(150, 400))
 @given(cases())
 def test_later_runs_are_as_the_first(case: Case) -> None:
     runner = compile_vector(case.node)
