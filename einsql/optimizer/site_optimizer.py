@@ -1,20 +1,22 @@
-"""Plans graphs for several sites: cuts, placement, and the product rules that improve both.
+"""Plans graphs for several sites: cuts, placement, and the rules that improve both.
 
 EinDecomp chooses the cuts, placement the sites. The cut of a contraction implies an algorithm of
 the product (BMM, CPMM, RMM or 3D of TRA §4.2). EinDecomp's count bounds the floats that move;
 the placed program sends an exact number of bytes. So each product rule is tried on the placed
 program: another cut of the contraction that implies the rule, if it costs no more in the measure
 of the cuts and less when placed. The count ignores where declared tensors are: every call reads
-its operands, even those that are at its site. So for a contraction of such tensors only the placed
-program is compared.
+its operands, even those that are at its site. So for a contraction of such tensors an estimate of
+the bytes takes the place of the count.
+
+R2-3 and R2-7 act likewise on the cuts of maps and joins: the repartition before such an operation
+moves behind it, or the other way round, if the placed program sends less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
 
 import numpy as np
 
@@ -24,11 +26,14 @@ from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Decomposition, Objective, Seconds
 from einsql.optimizer.decomposition.alternatives import Alternatives
 from einsql.optimizer.decomposition.decompose import cut_problem, decomposition
+from einsql.optimizer.decomposition.exchanges import exchanges
 from einsql.optimizer.decomposition.model import free_candidates
+from einsql.optimizer.decomposition.objective import fits
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
 from einsql.optimizer.decomposition.problem import Problem, Vertex, cost_key, problem_of
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
 from einsql.optimizer.decomposition.schedules import Schedule, Schedules
+from einsql.optimizer.decomposition.sent_bytes import SentBytes
 from einsql.optimizer.lowering.graph_program import graph_program
 from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
 from einsql.optimizer.placement.placement import place
@@ -47,7 +52,7 @@ The estimate assumes a placement that may not exist; the placed program decides.
 
 @dataclass(frozen=True, slots=True)
 class CutStep:
-    """One application of a product rule.
+    """One application of a rule to cuts.
 
     Attributes:
         rule: The rule.
@@ -93,7 +98,7 @@ def plan_sites(
     disabled: frozenset[str],
     pins: Pins = NO_PINS,
 ) -> SitePlan:
-    """Cuts a graph, places it, and applies the product rules that make the placed program cheaper.
+    """Cuts a graph, places it, and applies the rules that make the placed program cheaper.
 
     Args:
         roots: The roots of the graph.
@@ -135,7 +140,7 @@ class _Sited:
 
 
 class _Improving:
-    """The product rules on one graph."""
+    """The rules on one graph."""
 
     def __init__(
         self,
@@ -167,9 +172,10 @@ class _Improving:
         """Places the cheapest alternatives, and keeps those that are cheaper."""
         if self.best.placed.bytes_sent == 0:
             return
-        alternatives = sorted(self._alternatives(), key=lambda a: a.estimate)
-        count = max(1, min(MOST_PLACED, MOST_OPERATIONS // len(self.best.placed.choices)))
-        for alternative in alternatives[:count]:
+        count = min(MOST_PLACED, MOST_OPERATIONS // len(self.best.placed.choices))
+        for alternative in sorted(self._products(), key=_rank)[: max(1, count)]:
+            self._try(alternative)
+        for alternative in sorted(self._exchanges(), key=_rank)[:count]:
             self._try(alternative)
 
     def _schedules(self) -> Schedules:
@@ -207,7 +213,7 @@ class _Improving:
         if alternative.exact or self._measure(after) < self._measure(before):
             self.best = after
             v = self.problem.vertices[first]
-            self.trace.append(
+            self._record(
                 CutStep(
                     alternative.rule,
                     tuple(self.problem.vertices[n].name for n in alternative.vertices),
@@ -217,6 +223,13 @@ class _Improving:
                     after.placed.bytes_sent,
                 )
             )
+
+    def _record(self, step: CutStep) -> None:
+        """Adds a step; it replaces the step before if that changed the same cuts."""
+        if self.trace and self.trace[-1].operations == step.operations:
+            earlier = self.trace.pop()
+            step = replace(step, old=earlier.old, before=earlier.before)
+        self.trace.append(step)
 
     def _follow(self, n: int, schedules: Schedules) -> None:
         """Cuts a root that only renames an operation like the operation, so nothing moves."""
@@ -243,10 +256,14 @@ class _Improving:
             return sum(predict(sited.program, self.objective.machine).seconds), nbytes
         return round(sited.cut.cost), nbytes
 
-    def _alternatives(self) -> Iterator[_Alternative]:
+    def _compared(self, objective: Objective) -> Alternatives:
+        """The comparison of other vectors with those of the best cuts."""
+        return Alternatives(self.published, self._schedules(), self.sites, objective)
+
+    def _products(self) -> Iterator[_Alternative]:
         """For each contraction and rule the best other vector by the estimate."""
         objective = self.objective
-        current = Alternatives(self.published, self._schedules(), self.sites, objective)
+        current = self._compared(objective)
         free = free_candidates(self.sites, objective.exactly, objective.memory)
         numbers = [n for n, v in enumerate(self.published.vertices) if not v.publishes]
         in_seconds = isinstance(objective, Seconds)
@@ -257,13 +274,14 @@ class _Improving:
                 exact = not in_seconds and self._reads_declared(v)
                 kind = cost_key(v), own.vector.tobytes()
                 groups.setdefault((kind, exact), []).append(position)
+        sent = self._compared(SentBytes()) if any(exact for _, exact in groups) else current
         for (_, exact), members in groups.items():
             n = numbers[members[0]]
             v, own = self.published.vertices[n], current.schedules[n]
             states = np.unique(np.concatenate([free(v), own.vector[None]]), axis=0)
-            costs = current.costs(n, states)
+            costs = (sent if exact else current).costs(n, states)
             is_own = (states == own.vector).all(axis=1)
-            slack = SLACK if in_seconds else inf if exact else 1 + 1e-12
+            slack = SLACK if in_seconds else 1 + 1e-12
             limit = float(costs[is_own][0]) * slack
             rules = implied(v.roles, states)
             for rule in PRODUCTS:
@@ -276,6 +294,31 @@ class _Improving:
                         rule, tuple(members), states[best], float(costs[best]), exact
                     )
 
+    def _exchanges(self) -> Iterator[_Alternative]:
+        """The cuts that move a repartition to the other side of an operation and send less."""
+        objective = self.objective
+        current = self._compared(objective)
+        slack = SLACK if isinstance(objective, Seconds) else 1 + 1e-12
+        numbers = [n for n, v in enumerate(self.published.vertices) if not v.publishes]
+        groups: dict[object, tuple[CutRule, np.ndarray, list[int]]] = {}
+        for position, n in enumerate(numbers):
+            v, own = self.published.vertices[n], current.schedules[n]
+            if self._is_free(v, own):
+                for rule, vector in exchanges(self.published, current.schedules, n):
+                    kind = cost_key(v), own.vector.tobytes(), rule, vector.tobytes()
+                    groups.setdefault(kind, (rule, vector, []))[2].append(position)
+        sent = self._compared(SentBytes()) if groups else current
+        for rule, vector, members in groups.values():
+            n = numbers[members[0]]
+            v, vectors = self.published.vertices[n], np.stack([current.schedules[n].vector, vector])
+            fit = fits(v, vectors, objective.memory)[1] and vector.prod() <= self.sites
+            if rule in self.disabled or not fit:
+                continue
+            before, after = sent.costs(n, vectors)
+            own_cost, cost = current.costs(n, vectors)
+            if after < before and cost <= own_cost * slack:
+                yield _Alternative(rule, tuple(members), vector, float(after), False)
+
     def _reads_declared(self, v: Vertex) -> bool:
         """True if an operation of the problem with publishing vertices reads a stored vertex."""
         vertices = self.published.vertices
@@ -284,16 +327,21 @@ class _Improving:
         return any(s.stored for s in read)
 
 
+def _rank(alternative: _Alternative) -> float:
+    return alternative.estimate
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Alternative:
-    """Another cut of equal contractions.
+    """Another cut of equal operations.
 
     Attributes:
         rule: The rule whose outcome the cut implies.
-        vertices: The numbers of the contractions.
+        vertices: The numbers of the operations.
         vector: int64 (labels,), the parts of each label.
-        estimate: The objective's estimate for one of them, with its operands and readers.
-        exact: True if the bytes of the placed program decide, and no estimate.
+        estimate: The cost of one of them, with its operands and readers: in bytes if `exact` or
+            if a repartition moves, else by the objective.
+        exact: True if the bytes of the placed program decide, and not the measure of the cuts.
     """
 
     rule: CutRule

@@ -24,7 +24,11 @@ import numpy as np
 
 
 class CutRule(StrEnum):
-    """A rule of the implementation algebra whose outcome a vector can imply, by its name."""
+    """A rule of the implementation algebra that a vector can have the outcome of, by its name.
+
+    Whether it has that of MAP_AND_MOVE or MOVE_BEFORE_JOIN depends on the vectors of its operands
+    and readers (`exchanges`).
+    """
 
     BMM = "BMM"
     CPMM = "CPMM"
@@ -33,6 +37,8 @@ class CutRule(StrEnum):
     NO_SHUFFLE = "R2-4"
     TWO_PHASES = "R2-5"
     ALIKE = "R2-6"
+    MAP_AND_MOVE = "R2-3"
+    MOVE_BEFORE_JOIN = "R2-7"
 
 
 PRODUCTS = (CutRule.BMM, CutRule.CPMM, CutRule.RMM, CutRule.THREE_DIMENSIONAL)
