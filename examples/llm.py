@@ -37,16 +37,29 @@ _OF = "(SELECT * FROM llm_prompt AS x(t, i)), ?1, turn"
 _READ = "(SELECT * FROM llm_keys AS k(t, g, d)), (SELECT * FROM llm_vals AS v(t, g, d))"
 _CONTINUE = f"SELECT * FROM continued({_OF}, {_READ})"
 _STORE = """
-WITH kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, t, d, val FROM llm_keys AS n(t, g, d))
-INSERT INTO val_cache SELECT ?1 AS layer, g, t, d, val FROM llm_vals AS n(t, g, d)"""
-_TURN = "(SELECT * FROM turn_at(?2))"
-_REMEMBER = f"""
-WITH m AS (SELECT * FROM remembered_last(llm_stream, ?1, {_TURN})),
-kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, ?2 AS t, d, key FROM m)
-INSERT INTO val_cache SELECT ?1 AS layer, g, ?2 AS t, d, val FROM m"""
-_CACHED = "(SELECT t, g, d, val FROM {} WHERE layer = ?1 AND t <= ?2)"
-_CACHES = f"{_CACHED.format('key_cache')}, {_CACHED.format('val_cache')}"
-_NEXT = f"SELECT * FROM next(llm_stream, ?1, {_TURN}, {_CACHES})"
+INSERT INTO cache SELECT ?1 AS layer, k.g, k.t, k.d, k.val AS key, v.val
+FROM llm_keys AS k(t, g, d) JOIN llm_vals AS v(t, g, d) USING (t, g, d)"""
+AT_ONCE = 6
+"""Layers in one statement for a further token: more take longer to plan, in proportion."""
+
+
+def next_statement(layers: int) -> str:
+    """Returns the statement that runs the layers ?1, ?1 + 1, … for the one position ?2.
+
+    Args:
+        layers: The number of layers.
+    """
+    parts = ["w AS (SELECT * FROM turn_at(?2))", "x0 AS (SELECT * FROM llm_stream)"]
+    for n in range(layers):
+        at = f"?1 + {n}" if n else "?1"
+        parts += [
+            f"own{n} AS (SELECT * FROM remembered_last(x{n}, {at}, w))",
+            f"kept{n} AS (INSERT INTO cache "
+            f"SELECT {at} AS layer, g, ?2 AS t, d, key, val FROM own{n})",
+            f"past{n} AS (SELECT t, g, d, key, val FROM cache WHERE layer = {at} AND t < ?2)",
+            f"x{n + 1} AS (SELECT * FROM next(x{n}, {at}, w, past{n}, own{n}))",
+        ]
+    return "WITH " + ",\n".join(parts) + f"\nSELECT * FROM x{layers}"
 
 
 class Model:
@@ -72,11 +85,10 @@ class Model:
         self.known = int(con.execute("DESCRIBE embedding").fetchall()[0][2])
         self.length = length
         self.at = 0
-        for cache in ("key_cache", "val_cache"):
-            con.execute(
-                f"CREATE TENSOR {cache} (layer DIM({self.layers}), g DIM({GROUPS}), "
-                f"t DIM({length}), d DIM({DEPTH}), val FLOAT) DEFAULT 0"
-            )
+        con.execute(
+            f"CREATE TENSOR cache (layer DIM({self.layers}), g DIM({GROUPS}), t DIM({length}), "
+            f"d DIM({DEPTH}), key FLOAT, val FLOAT) DEFAULT 0"
+        )
         self._word, self._x = np.zeros(1, np.int64), np.zeros((1, width), np.float32)
         con.register("llm_word", self._word, dims=("t",))
         con.register("llm_stream", self._x, dims=("t", "i"))
@@ -110,9 +122,9 @@ class Model:
         self._require(self.at + 1, [token])
         self._word[...] = token
         self._x[...] = con.execute("SELECT * FROM embedded(llm_word)").fetch_numpy()
-        for layer in range(self.layers):
-            con.execute(_REMEMBER, [layer, self.at])
-            self._x[...] = con.execute(_NEXT, [layer, self.at]).fetch_numpy()
+        for layer in range(0, self.layers, AT_ONCE):
+            layers = min(AT_ONCE, self.layers - layer)
+            self._x[...] = con.execute(next_statement(layers), [layer, self.at]).fetch_numpy()
         self.at += 1
         return self._logits()
 

@@ -157,7 +157,7 @@ k1 AS (SELECT t, g, d, key AS val FROM m0),
 v1 AS (SELECT t, g, d, val FROM m0)
 SELECT * FROM continued(x, n, turn, k1, v1);
 
--- One more position, of which x has the one row t = 0; k ends with it.
+-- One more position, of which x has the one row t = 0.
 
 CREATE MACRO turn_at(position) AS TABLE
 SELECT z.t, w.d, w.own, w.other FROM range(1) AS z(t), turn AS w WHERE w.t = position;
@@ -166,15 +166,37 @@ CREATE MACRO remembered_last(x, n, w) AS TABLE
 WITH m0 AS (SELECT * FROM remembered(x, n, w))
 SELECT g, d, MAX(key) AS key, MAX(val) AS val FROM m0 GROUP BY g, d;
 
-CREATE MACRO last_scores(q, k) AS TABLE
-SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
-FROM q JOIN k USING (g, d) GROUP BY q.t, q.g, q.r, k.t;
+-- Attention of the last position to those before it, in `past`, and to itself, in `own`.
 
-CREATE MACRO next(x, n, w, k, v) AS TABLE
+CREATE MACRO attended_last(q, past, own) AS TABLE
+WITH score AS (
+  SELECT q.t, q.g, q.r, p.t AS u, SUM(q.val * p.key) / 8 AS val
+  FROM q JOIN past AS p USING (g, d) GROUP BY q.t, q.g, q.r, p.t),
+own_score AS (
+  SELECT q.t, q.g, q.r, SUM(q.val * o.key) / 8 AS val
+  FROM q JOIN own AS o USING (g, d) GROUP BY q.t, q.g, q.r),
+past_greatest AS (SELECT t, g, r, MAX(val) AS val FROM score GROUP BY t, g, r),
+greatest AS (
+  SELECT a.t, a.g, a.r, GREATEST(a.val, b.val) AS val
+  FROM past_greatest AS a JOIN own_score AS b USING (t, g, r)),
+weight AS (
+  SELECT s.t, s.g, s.r, s.u, EXP(s.val - m.val) AS val
+  FROM score AS s JOIN greatest AS m USING (t, g, r)),
+own_weight AS (
+  SELECT s.t, s.g, s.r, EXP(s.val - m.val) AS val
+  FROM own_score AS s JOIN greatest AS m USING (t, g, r)),
+total AS (SELECT t, g, r, SUM(val) AS val FROM weight GROUP BY t, g, r),
+a AS (
+  SELECT w.t, w.g, w.r, p.d, SUM(w.val * p.val) AS val
+  FROM weight AS w JOIN past AS p ON p.g = w.g AND p.t = w.u GROUP BY w.t, w.g, w.r, p.d)
+SELECT a.t, a.g, a.r, a.d, (a.val + w.val * o.val) / (z.val + w.val) AS val
+FROM a JOIN own_weight AS w USING (t, g, r) JOIN total AS z USING (t, g, r)
+     JOIN own AS o ON o.g = a.g AND o.d = a.d;
+
+CREATE MACRO next(x, n, w, past, own) AS TABLE
 WITH y0 AS (SELECT * FROM attentive(x, n)),
 q0 AS (SELECT * FROM queries(y0, n, w)),
-s0 AS (SELECT * FROM last_scores(q0, k)),
-a0 AS (SELECT * FROM attended(s0, v)),
+a0 AS (SELECT * FROM attended_last(q0, past, own)),
 z0 AS (SELECT * FROM gathered(x, a0, n))
 SELECT * FROM fed_forward(z0, n);
 

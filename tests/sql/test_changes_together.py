@@ -174,6 +174,76 @@ def test_parts_of_tables_alone_are_duckdbs(con: einsql.Connection) -> None:
     assert con.execute("SELECT * FROM t ORDER BY n").fetchall() == [(1,), (2,)]
 
 
+# ---- several INSERTs into one tensor
+
+
+@pytest.fixture(params=[None, 2], ids=["one site", "two ranks"])
+def place(request: pytest.FixtureRequest) -> Iterator[einsql.Connection]:
+    if request.param:
+        pytest.importorskip("mpi4py", reason="it starts MPI ranks")
+    with einsql.connect(config={"mpi": request.param} if request.param else None) as made:
+        prepared(made)
+        yield made
+
+
+INSERTS = [
+    # boxes that adjoin along t, in another order than the parts
+    ("SELECT 1 AS t, i, val FROM x", "SELECT 0 AS t, i, val * 2 FROM x"),
+    # boxes that adjoin along i, and others that do not
+    ("SELECT 1 AS t, i, val FROM x WHERE i < 2", "SELECT 1 AS t, i, val FROM x WHERE i >= 2"),
+    ("SELECT 1 AS t, i, val FROM x WHERE i < 2", "SELECT 1 AS t, i, val FROM x WHERE i > 2"),
+    ("SELECT 0 AS t, i, val FROM x", "SELECT 2 AS t, i, val FROM x"),
+    # rows
+    ("SELECT 1 AS t, i, val FROM x WHERE val > 0.3", "VALUES (1, 0, 8), (0, 4, 9)"),
+    ("VALUES (3, 3, 1)", "SELECT 0 AS t, i, val FROM x"),
+    # every cell in one part, none in the other
+    ("SELECT t, i, val + t FROM x, range(4) AS r(t)", "SELECT 1 AS t, i, val FROM x WHERE i > 7"),
+]
+
+
+@pytest.mark.parametrize("default", ["", " DEFAULT 0"])
+@pytest.mark.parametrize(("one", "other"), INSERTS)
+def test_several_parts_insert_into_one_tensor(
+    place: einsql.Connection, one: str, other: str, default: str
+) -> None:
+    for name in ("together", "apart"):
+        place.execute(f"CREATE TENSOR {name} (t DIM(4), i DIM(5), val DOUBLE){default}")
+    cursor = place.execute(
+        f"WITH p AS (INSERT INTO together {one}), q AS (INSERT INTO together {other}) "
+        "SELECT SUM(val) FROM together"
+    )
+    assert cursor.fetchone() == ((0.0,) if default else (None,))  # the state before
+    for part in (one, other):
+        place.execute(f"INSERT INTO apart {part}")
+    assert values(place, "together") == values(place, "apart")
+
+
+@pytest.mark.parametrize("default", ["", " DEFAULT 0"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "SELECT 1 AS t, i, val FROM x WHERE i > 2",
+        "SELECT 1 AS t, i, val FROM x WHERE val > 0.5",
+        "SELECT t, i, val FROM x, range(4) AS r(t)",
+        "VALUES (2, 0, 1), (1, 4, 1)",
+    ],
+)
+def test_a_key_that_two_parts_insert_is_an_error(
+    place: einsql.Connection, other: str, default: str
+) -> None:
+    place.execute(f"CREATE TENSOR kept (t DIM(4), i DIM(5), val DOUBLE){default}")
+    before = values(place, "kept")
+    text = f"""
+        WITH p AS (INSERT OR REPLACE INTO kept SELECT 1 AS t, i, val FROM x WHERE i > 0)
+        INSERT INTO kept {other}"""
+    with pytest.raises(
+        einsql.IntegrityError, match=r"\(t = 1, i = \d\) is inserted twice"
+    ) as caught:
+        place.execute(text)
+    assert caught.value.position == text.rindex("kept ")
+    assert values(place, "kept") == before
+
+
 # ---- interrupts
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
 from einsql.session.statements.target import writable
-from einsql.session.statements.write_set import WriteSet, store
+from einsql.session.statements.write_set import Write, WriteSet, joined, store
 from einsql.sql.binder.dml import (
     Target,
     Touch,
@@ -63,11 +63,13 @@ class Part(ABC):
 
     Attributes:
         VERB: The statement, as EXPLAIN shows it.
+        ADDS: Whether it only adds rows, so that several parts may change one tensor.
         name: The tensor.
         at: The position of the name in the statement, for parts of WITH.
     """
 
     VERB: ClassVar[str]
+    ADDS: ClassVar[bool] = False
     name: str
     at: int | None
 
@@ -164,6 +166,7 @@ class InsertSelect(Part):
     """
 
     VERB = "INSERT"
+    ADDS = True
     relation: Relation
     order: list[str]
     replaces: bool
@@ -203,6 +206,7 @@ class InsertValues(Part):
     """INSERT of VALUES."""
 
     VERB = "INSERT"
+    ADDS = True
     table: dict[str, np.ndarray]
     replaces: bool
 
@@ -258,26 +262,45 @@ class PreparedDml:
         result = None
         if self.shown is not None:  # before the changes overwrite its memory
             result = self.plans[0].wrap(*roots[0])
-        changes: list[WriteSet] = []
+        written: dict[str, list[WriteSet]] = {}
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
             fields: Fields = LocalFields()
             if part.root is not None:
                 fields, at = root_fields[at], at + 1
             try:
-                new, number = part.writes(ctx, ctx.store.writable(part.name), fields, inputs)
+                tensor = ctx.store.writable(part.name)
+                if part.name in self.shared and not fields.is_local:
+                    fields = LocalFields(fields)  # its rows become part of one write
+                new, number = part.writes(ctx, tensor, fields, inputs)
             except Error as error:
                 if error.position is None:
                     error.position = part.at
                 raise
             if number:
-                changes.append(new)
+                written.setdefault(part.name, []).append(new)
+        changes = [self._joined(name, writes) for name, writes in written.items()]
         if ctx.cluster is not None and changes:
             from einsql.session.statements import dml_on_ranks  # imports the transport to the ranks
 
             changes = dml_on_ranks.pasted(ctx, changes)
         store(ctx, changes, lambda: _foreign(inputs, root_fields))
         return Changed(number) if result is None else Rows(result, self.plans[0].description)
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The names of tensors that several parts change."""
+        return frozenset(name for name, n in Counter(p.name for p in self.parts).items() if n > 1)
+
+    def _joined(self, name: str, writes: Sequence[WriteSet]) -> WriteSet:
+        """Returns the changes of one tensor as one change."""
+        if len(writes) == 1:
+            return writes[0]
+        try:
+            return joined([write for write in writes if isinstance(write, Write)])
+        except Error as error:
+            error.position = next(p.at for p in reversed(self.parts) if p.name == name)
+            raise
 
 
 def _foreign(inputs: Inputs, root_fields: Sequence[Fields]) -> set[int]:
@@ -399,10 +422,10 @@ def _part(
         )
     tensor = writable(ctx, target)
     part = _bound(ctx, binder, tree, target, tensor)
-    if any(p.name == part.name for p in parts):
+    if any(p.name == part.name and not (p.ADDS and part.ADDS) for p in parts):
         raise ProgrammingError(
             f"Two parts of the statement change {tensor.name}",
-            hint="Each would start from what it was before; write one part, or two statements.",
+            hint="Only INSERTs may; write one part or two statements, as each reads the old state.",
             position=position(target.node),
         )
     return replace(part, at=position(target.node)) if several else part

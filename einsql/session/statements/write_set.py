@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core import buffer_pool
-from einsql.session.statements.target import changed
+from einsql.errors import IntegrityError
+from einsql.session.statements.target import changed, key_text
 from einsql.storage.array_ownership import behind, owned
 from einsql.storage.objects import Tensor
 
@@ -44,6 +46,79 @@ class Write:
 
 WriteSet = Write | Tensor
 """New cells of a tensor, or a new tensor."""
+
+
+def joined(writes: Sequence[Write]) -> Write:
+    """Returns the writes of several INSERTs into one tensor as one write.
+
+    Boxes that adjoin along one key become one box; other writes become a list of cells.
+
+    Args:
+        writes: The writes, each of a box or of a list of cells in key order (`flat`).
+
+    Raises:
+        IntegrityError: Two of them write one cell.
+    """
+    first = writes[0]
+    if len(writes) == 1:
+        return first
+    schema = first.tensor.relation.schema
+    boxes = [_box(write) for write in writes]
+    row = _in_a_row([box for box in boxes if box is not None]) if None not in boxes else None
+    if row is not None:
+        axis, order = row
+        at = [slice(lo, hi) for lo, hi in boxes[order[0]] or ()]
+        at[axis] = slice(at[axis].start, (boxes[order[-1]] or ())[axis][1])
+        parts = [_whole(writes[n]) for n in order]
+        values = {k: np.concatenate([part[k] for part in parts], axis) for k in first.values}
+        count = sum(write.count for write in writes)
+        return replace(first, at=tuple(at), values=values, count=count)
+    cells = np.concatenate([_flat(write) for write in writes])
+    unique, counts = np.unique(cells, return_counts=True)
+    if len(unique) < len(cells):
+        key = key_text(schema, int(unique[counts > 1][0]))
+        raise IntegrityError(f"The key ({key}) is inserted twice")
+    parts = [_whole(write) for write in writes]
+    values = {k: np.concatenate([part[k].reshape(-1) for part in parts]) for k in first.values}
+    return replace(first, at=cells, values=values, count=len(cells), flat=True)
+
+
+def _box(write: Write) -> list[tuple[int, int]] | None:
+    """Returns the positions of a write along each key; None for a list of cells."""
+    if write.flat:
+        return None
+    if write.at is None:
+        return [(0, extent) for extent in write.tensor.relation.schema.shape]
+    return [(s.start, s.stop) for s in write.at]
+
+
+def _in_a_row(boxes: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, list[int]] | None:
+    """Returns the key along which boxes adjoin and their order, or None if they do not."""
+    differ = [n for n, spans in enumerate(zip(*boxes, strict=True)) if len(set(spans)) > 1]
+    if len(differ) != 1:
+        return None
+    (axis,) = differ
+    order = sorted(range(len(boxes)), key=lambda n: boxes[n][axis])
+    adjoin = all(boxes[a][axis][1] == boxes[b][axis][0] for a, b in pairwise(order))
+    return (axis, order) if adjoin else None
+
+
+def _whole(write: Write) -> dict[str, np.ndarray]:
+    """Returns the values of a write in the shape of its cells."""
+    box = _box(write)
+    shape = (write.count,) if box is None else tuple(hi - lo for lo, hi in box)
+    return {name: np.broadcast_to(values, shape) for name, values in write.values.items()}
+
+
+def _flat(write: Write) -> np.ndarray:
+    """Returns the positions of a write's cells in key order."""
+    box = _box(write)
+    if box is None:
+        return np.asarray(write.at)
+    at = np.zeros((), np.int64)
+    for (lo, hi), extent in zip(box, write.tensor.relation.schema.shape, strict=True):
+        at = at[..., None] * extent + np.arange(lo, hi)
+    return at.reshape(-1)
 
 
 def store(ctx: Context, changes: Sequence[WriteSet], foreign: Callable[[], set[int]]) -> None:
