@@ -21,6 +21,10 @@ GARBAGE = 100_000  # some ten megabytes
 """Objects after which cycles are looked for: compilers make many, and few are garbage."""
 
 
+os.environ.setdefault("EINSQL_JIT", "wait")
+"""Statements wait for kernels, so that each test runs one tier; tests of tiers set their own."""
+
+
 def pytest_configure() -> None:
     """Thousands of tests are objects that stay: while they are collected, none is garbage."""
     gc.disable()

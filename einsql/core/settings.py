@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ class Settings:
 
     float_math: str = "float"
     fallback: str = "on"
-    jit: str = "auto"
+    jit: str = field(default_factory=lambda: _default_jit())
     disabled_rules: frozenset[str] = frozenset()
     enable_external_access: bool = True
     sites: int = 1
@@ -60,11 +61,22 @@ class Settings:
 _CHOICES = {
     "float_math": ("float", "double"),
     "fallback": ("on", "off"),
-    "jit": ("auto", "always", "never"),
+    "jit": ("auto", "wait", "always", "never"),
     "cost": ("floats", "seconds"),
     "device": ("cpu", "cuda"),
     "matmul_precision": ("float32", "tf32"),
 }
+
+
+def _default_jit() -> str:
+    """EINSQL_JIT in the environment, else "auto"."""
+    jit = os.environ.get("EINSQL_JIT", "auto")
+    if jit not in _CHOICES["jit"]:
+        choices = ", ".join(_CHOICES["jit"])
+        raise ProgrammingError(f"EINSQL_JIT cannot be {jit}", hint=f"Choose one of {choices}.")
+    return jit
+
+
 _MEMORY = ("site_memory", "device_memory", "memory_limit", "max_temp_directory_size")
 """Settings that are amounts of memory; an empty value sets no limit."""
 _PERCENT = re.compile(r"\s*(\d{1,3}(?:\.\d*)?)\s*%\s*")

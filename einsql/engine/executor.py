@@ -26,6 +26,7 @@ from einsql.engine.step import (
 )
 from einsql.ir.einsum.graph import EinSum, Input, Node, children, walk
 from einsql.kernels.kernel import CompiledNode
+from einsql.kernels.runtime import compile_cache
 from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Program(GraphExecutor):
         find_groups: Finds nodes that run together.
         memory: The memory limits; without them short memory raises an error.
         more: Further roots, which are computed in the same run.
+        hurries: Whether it runs without a kernel that is being compiled where it can.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Program(GraphExecutor):
         find_groups: FindGroups | None = None,
         memory: Memory | None = None,
         more: Sequence[Node] = (),
+        hurries: bool = False,
     ) -> None:
+        self._hurries = hurries
         roots = (root, *more)
         nodes = walk(*roots)
         slots = {id(node): n for n, node in enumerate(nodes)}
@@ -100,10 +104,11 @@ class Program(GraphExecutor):
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
         """Runs every step; see `Executor.run`."""
-        if not self._sure and self._exceeds():
-            return self._run_spilling(inputs, tick)[0]
-        with Ignored():
-            return self._run(inputs, tick)
+        with compile_cache.Hurrying(self._hurries):
+            if not self._sure and self._exceeds():
+                return self._run_spilling(inputs, tick)[0]
+            with Ignored():
+                return self._run(inputs, tick)
 
     def _run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
         if self._runs < REPEATED:
@@ -137,6 +142,12 @@ class Program(GraphExecutor):
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[Arrays], Measure]:
         """Runs the steps one after another and measures each; see `Executor.measured`."""
+        with compile_cache.Hurrying(self._hurries):
+            return self._measured(inputs, tick)
+
+    def _measured(
+        self, inputs: Mapping[str, Arrays], tick: Tick
+    ) -> tuple[Sequence[Arrays], Measure]:
         if not self._sure and self._exceeds():
             return self._run_spilling(inputs, tick)
         measure = Measure()

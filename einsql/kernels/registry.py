@@ -28,6 +28,7 @@ from einsql.kernels.matmul.contraction import (
     is_streamed,
 )
 from einsql.kernels.scalars import failure_of
+from einsql.kernels.tiers import Tiered
 from einsql.kernels.vectorized.views import VIEWS
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _length(node: EinSum) -> int:
     return len(calls) + 4 * sum(failure_of(e) is not None for e in calls)
 
 
-def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
+def _match_sparse(node: EinSum, jit: str = "wait") -> Runner | None:
     if node.points <= SMALL or not (node.guard != TRUE or _reads_sparse(node)):
         return None
     return sparse.compile_sparse(
@@ -68,7 +69,7 @@ def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
     )
 
 
-def _match_gather(node: EinSum, jit: str = "auto") -> Runner | None:
+def _match_gather(node: EinSum, jit: str = "wait") -> Runner | None:
     return segments.compile_gather(node, jit != "never") if _computes_labels(node) else None
 
 
@@ -136,17 +137,25 @@ KERNELS: tuple[Kernel, ...] = (
 """Every kernel, the cheapest first."""
 
 
-def compile_node(node: EinSum, jit: str = "auto") -> CompiledNode[Runner]:
-    """Chooses kernels for a node and compiles it.
+def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
+    """Chooses kernels for a node.
 
     Args:
         node: A node with well-typed expressions.
-        jit: "auto" compiles loops where the domain is large; "never" does not import
-            Numba; "always" compiles nodes that are neither views nor contractions.
+        jit: "auto" uses compiled kernels where the domain is large, and runs on NumPy while they
+            are being compiled; "wait" uses the same kernels and waits for them; "never" compiles
+            nothing; "always" compiles nodes that are neither views nor contractions.
 
     Raises:
         InternalError: No kernel supports the node.
     """
+    compiled = _chosen(node, jit)
+    if jit != "auto" or compiled.views or write_of(compiled.run) is not None:
+        return compiled
+    return replace(compiled, run=Tiered(compiled.run, lambda: _chosen(node, "never").run))
+
+
+def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
     if any(map(beside, node.outputs)):
         return rare_extremes.compile_rare_extremes(node, lambda part: compile_node(part, jit))
     within_limits = _ranged(node, jit)
@@ -226,7 +235,7 @@ def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
         if part is not None:
             narrow = _compile_whole(part, jit)
             return replace(narrow, run=sparse.over_parts(node, narrow.run))
-    compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
+    compiled = jit == "always" or (jit != "never" and node.points > SMALL)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
         special = _match(kernel, node, jit)
         if special is not None:
@@ -267,9 +276,9 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
     """The kernels for nodes with arithmetic, the preferred one first."""
     if jit == "never":
         return (MAPS, VECTOR)
-    if jit == "auto" and (node.points * len(node.outputs) <= SMALL or vector.is_gather(node)):
+    if jit != "always" and (node.points * len(node.outputs) <= SMALL or vector.is_gather(node)):
         return (MAPS, VECTOR)
-    if jit == "auto" and not _repeats(node):
+    if jit != "always" and not _repeats(node):
         return (PACKED, MAPS, LOOPS, VECTOR)
     return (PACKED, LOOPS, VECTOR)
 

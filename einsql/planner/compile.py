@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from einsql import kernels
@@ -23,6 +24,14 @@ MOST_POINTS = 2**62
 """Greatest number of points of a domain; a larger one is taken for a mistake."""
 
 
+def at_sites(settings: Settings) -> str:
+    """Returns the mode of compilation at several sites and on devices, where steps wait.
+
+    Equal cells at different sites run on the same tier, so that their results are equal.
+    """
+    return "wait" if settings.jit == "auto" else settings.jit
+
+
 def compiler(settings: Settings) -> Compile:
     """Returns the function that compiles a node to a kernel under the current settings."""
     return lambda node: kernels.compile_node(node, settings.jit)
@@ -37,14 +46,16 @@ def compiled(
         Error: See `check_domains`.
     """
     check_domains(root, *more)
-    return Program(root, compiler(settings), grouping(settings), memory, more)
+    hurries = settings.jit == "auto"
+    return Program(root, compiler(settings), grouping(settings), memory, more, hurries)
 
 
 def grouping(settings: Settings) -> FindGroups | None:
     """Returns the function that groups nodes; None without compilation, or if grouping is off."""
     if settings.jit == "never" or GROUP_NODES.name in settings.disabled_rules:
         return None
-    return lambda roots: kernels.find_groups(roots, compiler(settings))
+    plain = compiler(replace(settings, jit="never")) if settings.jit == "auto" else None
+    return lambda roots: kernels.find_groups(roots, compiler(settings), plain)
 
 
 def joining(settings: Settings) -> Join:

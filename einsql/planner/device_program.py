@@ -18,6 +18,7 @@ from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.device import Device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner
 from einsql.kernels.kernel import CompiledNode
+from einsql.planner.compile import at_sites
 from einsql.storage.fields import RemoteFields
 from einsql.storage.relation import copied
 
@@ -70,7 +71,7 @@ class DeviceProgram(Program):
 
         def compile_node(node: EinSum) -> CompiledNode[Runner]:
             compiled = compile_on_device(
-                node, self.memory, settings.matmul_precision, settings.jit,
+                node, self.memory, settings.matmul_precision, at_sites(settings),
                 limit=settings.device_memory,
             )  # fmt: skip
             return CompiledNode(compiled.kernel, self._runner(compiled.run), compiled.views)

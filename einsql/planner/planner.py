@@ -17,7 +17,7 @@ from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
-from einsql.planner.compile import check_domains, compiled
+from einsql.planner.compile import at_sites, check_domains, compiled
 from einsql.planner.dependencies import (
     Dependency,
     FileDependency,
@@ -496,5 +496,5 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
             node, settings.sites, weights=weights, disabled=disabled, tick=catalog.tick
         )
     placed = catalog.store.placed
-    executor = tile_plan.block_executor(node, sited, settings.jit, catalog.cluster, placed)
+    executor = tile_plan.block_executor(node, sited, at_sites(settings), catalog.cluster, placed)
     return tile_plan.TileProgram(node, executor, sited)

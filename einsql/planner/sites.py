@@ -18,7 +18,7 @@ from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites
-from einsql.planner.compile import check_domains, compiler, grouping, joining
+from einsql.planner.compile import at_sites, check_domains, compiler, grouping, joining
 from einsql.storage.fields import PlacedFields
 
 if TYPE_CHECKING:
@@ -108,5 +108,6 @@ def _program(
     note: Callable[[str, Arrays, PlacedFields], None],
 ) -> GraphExecutor:
     if cluster is None:
-        return SiteProgram(placed, compiler(settings), joining(settings))
-    return rank_program.RankProgram(cluster, placed, settings.jit, note)
+        waiting = replace(settings, jit=at_sites(settings))
+        return SiteProgram(placed, compiler(waiting), joining(waiting))
+    return rank_program.RankProgram(cluster, placed, at_sites(settings), note)

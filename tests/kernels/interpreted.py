@@ -38,8 +38,18 @@ def _remainder(a: Any, b: Any) -> int:
     return int(a) - _quotient(a, b) * int(b)
 
 
+_rooms: dict[int, Any] = {}
+
+
+def _borrow(count: int) -> int:
+    room = ctypes.create_string_buffer(int(count))
+    _rooms[ctypes.addressof(room)] = room
+    return ctypes.addressof(room)
+
+
 _FUNCTIONS: dict[str, Any] = {
     "np": np, "math": math, "operand": _Numbers, "result": _Numbers,
+    "at": _Numbers, "borrow": _borrow, "carray": lambda a, _: a, "give_back": _rooms.pop,
     "real": lambda bits: struct.unpack("d", struct.pack("q", bits))[0],
     "idiv": _quotient, "idiv_32": _quotient, "remainder": _remainder, "remainder_32": _remainder,
     "eq": lambda a, b: a == b, "less": lambda a, b: bool(less(a, b)),

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from numba import njit
 from einsql.kernels.runtime.compiled_functions import less
 
 
-@njit("void(float64[::1])", cache=True, nogil=True)
+@njit("void(float64[::1])", no_cpython_wrapper=True)
 def kernel(a):
     for n in range(a.shape[0]):
         a[n] = 1.0 if less(a[n], 0.5) else 0.0
@@ -36,7 +35,7 @@ kernel = compile_cache.load({SOURCE!r})
 a = np.array([0.25, 0.75])
 kernel(a)
 assert a.tolist() == [1.0, 0.0]
-print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
+print(compile_cache.compilations())
 """
 
 
@@ -50,11 +49,11 @@ def start(home: Path) -> subprocess.Popen[str]:
     )
 
 
-def output(process: subprocess.Popen[str]) -> tuple[int, int]:
+def compiled_by(process: subprocess.Popen[str]) -> int:
+    """The number of kernels that a process has given to its compiler."""
     text, _ = process.communicate(timeout=120)
     assert process.returncode == 0
-    hits, misses = text.split()
-    return int(hits), int(misses)
+    return int(text)
 
 
 @pytest.fixture
@@ -66,9 +65,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     compile_cache.notices.clear()  # no session has taken them
 
 
-def load() -> Any:
+def load() -> int:
+    """Loads the kernel anew; returns the number of kernels that were compiled for it."""
     compile_cache.forget()
-    return compile_cache.load(SOURCE)
+    before = compile_cache.compilations()
+    compile_cache.load(SOURCE)
+    return compile_cache.compilations() - before
 
 
 def used() -> Path:
@@ -80,34 +82,33 @@ def used() -> Path:
 
 def test_the_second_process_compiles_nothing(home: Path) -> None:
     both = [start(home), start(home)]  # at once, into an empty directory
-    assert all(sum(output(p)) == 1 for p in both)
-    assert output(start(home)) == (1, 0)
+    assert all(compiled_by(p) <= 1 for p in both)
+    assert compiled_by(start(home)) == 0
 
 
 def test_files_belong_to_the_user_alone(home: Path) -> None:
     load()
     for path in (home, used()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    (text,) = used().glob("k_*.py")
+    (text,) = used().glob("k_*.kernel")
     assert stat.S_IMODE(text.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("suffix", [".py", ".sum", ".nbi", ".nbc"])
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
-def test_damaged_files_are_rebuilt(home: Path, suffix: str, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing", "empty"])
+def test_damaged_files_are_rebuilt(home: Path, damage: str) -> None:
     load()
-    (path,) = (p for p in used().rglob("k_*") if p.name.endswith(suffix))
+    (path,) = used().glob("k_*.kernel")
     data = path.read_bytes()
     if damage == "missing":
         path.unlink()
-    elif damage == "truncated":
-        path.write_bytes(data[: len(data) // 2])
+    elif damage in ("truncated", "empty"):
+        path.write_bytes(data[: len(data) // 2] if damage == "truncated" else b"")
     else:
         middle = len(data) // 2
         path.write_bytes(data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :])
-    assert load().stats.cache_misses
+    assert load() == 1
     assert path.parent.is_relative_to(home)
-    assert load().stats.cache_hits
+    assert load() == 0
 
 
 def test_a_directory_others_may_write_is_refused(home: Path) -> None:
@@ -122,7 +123,7 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as anothe
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
-@pytest.mark.parametrize("below", ["", "{home}", "{home}/__pycache__"])
+@pytest.mark.parametrize("below", ["", "{home}"])
 def test_no_level_of_the_cache_may_be_written_by_others(
     home: Path, monkeypatch: pytest.MonkeyPatch, mode: int, below: str
 ) -> None:
@@ -153,12 +154,11 @@ def test_an_ancestor_that_others_may_write_is_refused_unless_sticky(
 
 
 @ROOT
-@pytest.mark.parametrize("suffix", [".py", ".sum", ".nbi", ".nbc"])
-def test_a_file_of_another_user_is_compiled_anew(home: Path, suffix: str) -> None:
+def test_a_file_of_another_user_is_compiled_anew(home: Path) -> None:
     load()
-    (path,) = (p for p in used().rglob("k_*") if p.name.endswith(suffix))
+    (path,) = used().glob("k_*.kernel")
     os.chown(path, 54321, 54321)
-    assert load().stats.cache_misses
+    assert load() == 1
     assert path.stat().st_uid == 0
 
 
@@ -189,15 +189,15 @@ compile_cache.load({other!r})
 os.setgid(54321)
 os.setuid(54321)
 os.environ["EINSQL_CACHE_DIR"] = {str(home)!r}
-kernel = compile_cache.load({SOURCE!r})
-print(sum(kernel.stats.cache_hits.values()), compile_cache.directory())
+compile_cache.load({SOURCE!r})
+print(compile_cache.compilations(), compile_cache.directory())
 """
     found = subprocess.run(
         [sys.executable, "-c", text], env={**os.environ, "EINSQL_CACHE_DIR": f"{home}-root"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    hits, used = found.stdout.split()
-    assert hits == "0", found.stderr
+    compiled, used = found.stdout.split()
+    assert compiled == "2", found.stderr
     assert not Path(used).is_relative_to(home)
 
 
@@ -207,18 +207,9 @@ def test_created_directories_and_files_ignore_the_umask(home: Path) -> None:
         load()
     finally:
         os.umask(before)
-    assert load().stats.cache_hits
+    assert load() == 0
     for path in (home, *home.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
-
-
-def test_numbas_own_cache_directory_is_not_used(home: Path, tmp_path: Path) -> None:
-    """Numba unpickles from NUMBA_CACHE_DIR, whose owner nobody checks."""
-    other = tmp_path / "numba"
-    environment = {**os.environ, "EINSQL_CACHE_DIR": str(home), "NUMBA_CACHE_DIR": str(other)}
-    subprocess.run([sys.executable, "-c", CHILD], env=environment, check=True)
-    assert not other.exists()
-    assert list(home.rglob("k_*.nbi"))
 
 
 def test_a_relative_directory_is_where_the_process_began(tmp_path: Path) -> None:
@@ -260,12 +251,12 @@ def test_an_unusable_directory_is_replaced(home: Path, monkeypatch: pytest.Monke
     assert not used().is_relative_to(home.parent)
 
 
-@pytest.mark.parametrize("apart", [" ", "\n      "])
 def test_without_any_directory_kernels_are_kept_in_memory(
-    home: Path, monkeypatch: pytest.MonkeyPatch, apart: str
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compile_cache, "directory", lambda: None)
-    kernel = compile_cache.load(SOURCE.replace(", cache", f",{apart}cache"))
+    compile_cache.forget()
+    kernel = compile_cache.load(SOURCE)
     a = np.array([0.25, 0.75])
     kernel(a)
     assert a.tolist() == [1.0, 0.0]
@@ -274,6 +265,13 @@ def test_without_any_directory_kernels_are_kept_in_memory(
 def test_source_that_does_not_compile_is_an_internal_error(home: Path) -> None:
     with pytest.raises(InternalError, match="does not compile"):
         compile_cache.load("from numba import njit\nkernel = njit('void(int64)')(len)\n")
+
+
+def test_a_kernel_that_raises_is_refused(home: Path) -> None:
+    """Its exception would need Numba's runtime, which the process does not have."""
+    text = SOURCE.replace("    for n", "    if a[0] == 7.0:\n        raise ValueError\n    for n")
+    with pytest.raises(InternalError, match="a kernel calls numba_runtime"):
+        compile_cache.load(text)
 
 
 def test_a_statement_leaves_while_a_kernel_compiles(
@@ -286,12 +284,12 @@ def test_a_statement_leaves_while_a_kernel_compiles(
         raise LeftError
 
     monkeypatch.setattr(compile_cache, "_PATIENCE", 0.0)
+    before = compile_cache.compilations()
     with pytest.raises(LeftError):
         compile_cache.load(SOURCE, tick)
-    kernel: Any = compile_cache.load(SOURCE)  # what had begun is not begun again
-    again: Any = compile_cache.load(SOURCE, tick)
-    assert again is kernel
-    assert sum(kernel.stats.cache_misses.values()) == 1
+    kernel = compile_cache.load(SOURCE)  # what had begun is not begun again
+    assert compile_cache.load(SOURCE, tick) is kernel
+    assert compile_cache.compilations() == before + 1
 
 
 def test_no_two_functions_of_kernels_have_one_name() -> None:

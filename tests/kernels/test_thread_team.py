@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einsql.errors import InternalError
 from einsql.kernels.matmul import multiply
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.multiply import Multiplied
@@ -25,7 +24,7 @@ from numba import njit
 from einsql.kernels.runtime.atomics import add, load, store
 
 
-@njit("int64(int64, int64[::1], int64, int64)", cache=True, nogil=True)
+@njit("int64(int64, int64[::1], int64, int64)", no_cpython_wrapper=True)
 def kernel(piece, done, both, whose):
     done[piece] += 1
     if both:  # waits for the other thread
@@ -34,8 +33,6 @@ def kernel(piece, done, both, whose):
             pass
     if whose:
         add(whose, 1)
-    if piece == 99:
-        raise ValueError
     return 1 << (piece % 8)
 """
 
@@ -50,7 +47,7 @@ THREADS = 2
 
 
 def _counting() -> int:
-    return compile_cache.address(compile_cache.load(_COUNT))
+    return compile_cache.load(_COUNT).address
 
 
 def _rows(done: np.ndarray, both: int = 0) -> np.ndarray:
@@ -81,14 +78,6 @@ def test_each_thread_passes_arguments_of_its_own() -> None:
     own = counts.ctypes.data + 8 * np.arange(2).reshape(2, 1)
     thread_team.run(_counting(), _rows(done, both.ctypes.data), THREADS, own, first=9)
     assert counts.tolist() == [1, 1]
-
-
-def test_an_exception_in_a_kernel_is_reported() -> None:
-    done = np.zeros(100, np.int64)
-    with pytest.raises(InternalError, match="raised"):
-        thread_team.run(_counting(), _rows(done), THREADS)
-    assert (done == 1).all()
-    assert thread_team.run(_counting(), _rows(done[:3]), THREADS) == 7
 
 
 def test_several_callers_do_not_meet() -> None:
@@ -180,7 +169,7 @@ def test_products_are_those_of_numpy_however_they_lie(
     extents: dict[str, int], left: str, right: str, keys: str, dtype: type,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    compile_cache.load(_COUNT)  # Numba is there
+    compile_cache.load(_COUNT)  # the process has loaded a kernel
     monkeypatch.setattr(thread_team, "LEAST", 0.0)
     monkeypatch.setattr(thread_team, "WAKE", 0.0)
     monkeypatch.setattr(multiply, "ELSE", inf)  # as if other kernels had just run

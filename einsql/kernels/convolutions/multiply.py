@@ -40,8 +40,8 @@ HELD = 8
 """Tiles that are written together, for longer contiguous runs in the result."""
 _TEXT = """\
 import numpy as np
-from numba import njit
-from einsql.kernels.runtime.compiled_functions import rounded_off
+from numba import carray, njit
+from einsql.kernels.runtime.compiled_functions import at, borrow, give_back, rounded_off
 from einsql.kernels.matmul.registers import window_tile
 
 ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}
@@ -49,7 +49,7 @@ COLUMNS, HELD = LANES * WIDTH, {held}
 
 
 @njit("void({dtype}[::1], {dtype}[::1], int64, int64[::1], int64[::1])",
-      cache=True, nogil=True, no_cfunc_wrapper=True)
+      no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def write(sums, out, origin, places, columns):
     count = places.shape[0]
     if places[count - 1] - places[0] == count - 1:
@@ -65,7 +65,7 @@ def write(sums, out, origin, places, columns):
 
 
 @njit("void({dtype}[::1], float64[:, ::1], int64)",
-      cache=True, nogil=True, no_cfunc_wrapper=True)
+      no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def collect(sums, totals, before):
     if before == 0:
         totals[:] = 0.0
@@ -77,15 +77,16 @@ def collect(sums, totals, before):
 
 
 @njit("void(int64, int64[::1], int64[::1], {dtype}[:, :, ::1], {dtype}[::1], int64, int64[::1], "
-      "int64[::1])", cache=True, nogil=True, no_cfunc_wrapper=True)
+      "int64[::1])", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(base, rows, steps, panels, out, origin, places, columns):
     count, terms = rows.shape[0], steps.shape[0]
     high = (count + ROWS - 1) // ROWS
     deep = (terms + DEPTH - 1) // DEPTH
-    at = np.empty(ROWS, np.int64)
-    held = HELD
-    sums = np.empty((held, ROWS, COLUMNS), np.{dtype})
-    totals = np.empty((high if deep > 1 else 0, 2, ROWS * COLUMNS))
+    rooms = borrow(8 * ROWS), borrow(HELD * ROWS * COLUMNS * SIZE), borrow(
+        8 * (high if deep > 1 else 0) * 2 * ROWS * COLUMNS)
+    begins = at(rooms[0], np.int64)
+    held, tile = HELD, ROWS * COLUMNS
+    totals = carray(at(rooms[2], np.float64), (high if deep > 1 else 0, 2, tile))
     for p in range(panels.shape[0]):
         first = p * COLUMNS
         last = min(first + COLUMNS, columns.shape[0])
@@ -95,18 +96,21 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
             panel = panels.ctypes.data + (p * terms + start) * COLUMNS * SIZE
             for h in range(high):
                 for m in range(ROWS):
-                    at[m] = base + rows[min(h * ROWS + m, count - 1)]
-                cell = h % held
-                window_tile({itemsize}, {rows}, {lanes}, {width}, at.ctypes.data,
+                    begins[m] = base + rows[min(h * ROWS + m, count - 1)]
+                begin = rooms[1] + h % held * tile * SIZE
+                window_tile({itemsize}, {rows}, {lanes}, {width}, rooms[0],
                             steps.ctypes.data + start * 8, stop - start, panel,
-                            sums.ctypes.data + cell * ROWS * COLUMNS * SIZE)
+                            begin)
                 if deep > 1:
-                    collect(sums[cell].reshape(-1), totals[h], d)
+                    collect(carray(at(begin, np.{dtype}), tile), totals[h], d)
                 if d < deep - 1 or (h % HELD < HELD - 1 and h < high - 1):
                     continue
                 top = h // HELD * HELD
-                write(sums[top % held:].reshape(-1), out, origin,
+                begin = rooms[1] + top % held * tile * SIZE
+                write(carray(at(begin, np.{dtype}), (held - top % held) * tile), out, origin,
                       places[top * ROWS:min(count, (h + 1) * ROWS)], columns[first:last])
+    for room in rooms:
+        give_back(room)
 """
 
 

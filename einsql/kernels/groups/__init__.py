@@ -29,18 +29,22 @@ LEAST = 2**18
 """Points from which a node may be fused with others; smaller nodes do not pay."""
 
 
-def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
+def find_groups(
+    roots: Sequence[Node], compile_node: Compile, plain: Compile | None = None
+) -> list[Group]:
     """Returns the disjoint groups of nodes of a graph.
 
     Args:
         roots: The roots of the graph.
         compile_node: Compiles a single node, for groups that fall back to single nodes.
+        plain: Compiles a single node without a kernel, for groups that run node by node while
+            their kernel is being compiled; None if they wait for it.
     """
     nodes = walk(*roots)
     heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
     if len(heavy) < 2:
         return []
-    return _find.groups_of(nodes, roots, heavy, LEAST, compile_node)
+    return _find.groups_of(nodes, roots, heavy, LEAST, compile_node, plain)
 
 
 def join(nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile) -> Group | None:

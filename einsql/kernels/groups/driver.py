@@ -168,7 +168,7 @@ class _Writer(Online):
         adds = self.param(int(at in self.sums))
         if at in self.sums:
             self.rescale(at)
-        from einsql.kernels.groups.tiles import is_narrow  # imports Numba
+        from einsql.kernels.groups.panels import is_narrow  # imports llvmlite
 
         narrow = is_narrow(size, node.axis(product.wide).extent)
         self.emit(

@@ -38,6 +38,7 @@ def groups_of(
     heavy: Sequence[EinSum],
     least: int,
     compile_node: Compile,
+    plain: Compile | None,
 ) -> list[Group]:
     """Returns the groups of nodes that run faster together.
 
@@ -47,8 +48,9 @@ def groups_of(
         heavy: The nodes that may be fused with others.
         least: Elements from which an intermediate result is large.
         compile_node: Compiles a single node, for groups that fall back to single nodes.
+        plain: See `einsql.kernels.groups.find_groups`.
     """
-    return [Group(plan, compile_node) for plan in _Search(nodes, roots, least).plans(heavy)]
+    return [Group(plan, compile_node, plain) for plan in _Search(nodes, roots, least).plans(heavy)]
 
 
 @dataclass(slots=True)

@@ -15,10 +15,11 @@ from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, GroupInputs, Source, Strided
 from einsql.kernels.groups.plan import Plan, make_plan, work
-from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
+from einsql.kernels.kernel import Arrays, Compile, Tick, share
 from einsql.kernels.loops.expressions import FAR, first_error
 from einsql.kernels.loops.generated import label_steps
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
+from einsql.kernels.tiers import Tier, Tiered
 from einsql.kernels.vectorized.views import window
 
 NOTHING = -1
@@ -40,8 +41,11 @@ class Group:
         results: The nodes whose fields are results of the group.
     """
 
-    def __init__(self, plan: Plan, compile_node: Compile) -> None:
+    def __init__(self, plan: Plan, compile_node: Compile, plain: Compile | None = None) -> None:
         self.plan = plan
+        self._run: Tier[list[dict[str, np.ndarray]]] = self._run_compiled
+        if plain is not None:
+            self._run = Tiered(self._run_compiled, lambda: self._singly(plain))
         self.nodes: tuple[EinSum, ...] = plan.nodes
         self.results = tuple(n for n, m in zip(plan.nodes, plan.members, strict=True) if m.visible)
         inside = {id(n) for n in plan.nodes}
@@ -67,8 +71,8 @@ class Group:
         return external(self.plan)
 
     @cached_property
-    def _singly(self) -> list[Runner]:
-        return [self._compile(n).run for n in self.nodes]
+    def _apart(self) -> Tier[list[dict[str, np.ndarray]]]:
+        return self._singly(self._compile)
 
     def run(self, operands: Sequence[Arrays], tick: Tick) -> list[dict[str, np.ndarray]]:
         """Runs the nodes.
@@ -83,6 +87,9 @@ class Group:
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
+        return self._run(operands, tick)
+
+    def _run_compiled(self, operands: Sequence[Arrays], tick: Tick) -> list[dict[str, np.ndarray]]:
         bound = self._inputs(operands)
         strided = frozenset(k for k, a in bound.arrays.items() if self._is_strided(k, a))
         driver = self._drivers.get(strided)
@@ -92,10 +99,10 @@ class Group:
         seconds = work(self.plan) * OPERATION
         bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), seconds, tick)
         if bad[-1]:  # a skipped point was NaN or infinity, for which 0 · x is not 0
-            return self._run_one_by_one(operands, tick)
+            return self._apart(operands, tick)
         for failed, reasons in zip(bad, driver.reasons, strict=False):
             if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
-                return self._run_one_by_one(operands, tick)
+                return self._apart(operands, tick)
             if failed:
                 raise first_error(reasons, int(failed))
         return [
@@ -107,22 +114,26 @@ class Group:
             if self.plan.members[at].visible
         ]
 
-    def _run_one_by_one(
-        self, operands: Sequence[Arrays], tick: Tick
-    ) -> list[dict[str, np.ndarray]]:
-        fields_of: dict[int, Arrays] = {
-            id(s): f for s, f in zip(self.sources, operands, strict=True)
-        }
-        results: list[dict[str, np.ndarray]] = []
-        for at, (node, runner) in enumerate(zip(self.nodes, self._singly, strict=True)):
-            fields = runner([fields_of[id(o.source)] for o in node.operands], tick)
-            fields_of[id(node)] = fields
-            if self.plan.members[at].visible:
-                results.append(fields)
-        return results
+    def _singly(self, compile_node: Compile) -> Tier[list[dict[str, np.ndarray]]]:
+        """Returns a function that runs the nodes one by one."""
+        runners = [compile_node(n).run for n in self.nodes]
+
+        def run(operands: Sequence[Arrays], tick: Tick) -> list[dict[str, np.ndarray]]:
+            fields_of: dict[int, Arrays] = {
+                id(s): f for s, f in zip(self.sources, operands, strict=True)
+            }
+            results: list[dict[str, np.ndarray]] = []
+            for at, (node, runner) in enumerate(zip(self.nodes, runners, strict=True)):
+                sources = [fields_of[id(o.source)] for o in node.operands]
+                fields = fields_of[id(node)] = runner(sources, share(tick, at, len(runners)))
+                if self.plan.members[at].visible:
+                    results.append(dict(fields))
+            return results
+
+        return run
 
     def _inputs(self, operands: Sequence[Arrays]) -> GroupInputs:
-        from einsql.kernels.groups.tiles import width  # imports Numba
+        from einsql.kernels.groups.panels import width  # imports llvmlite
 
         plan = self.plan
         fields_of = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
@@ -219,7 +230,7 @@ def _run(
         rows = np.zeros((len(pieces), 9 + own.shape[1]), np.int64)
         rows[:, :2] = pieces
         rows[:, 2:9] = thread_team.array_words(numbers)
-        thread_team.run(compile_cache.address(kernel), rows, threads, own, first=9)
+        thread_team.run(kernel.address, rows, threads, own, first=9)
         tick(1.0)
         united: np.ndarray = np.bitwise_or.reduce([p.bad for p in places])
         return united

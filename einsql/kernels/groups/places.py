@@ -12,7 +12,7 @@ from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member
 from einsql.kernels.groups.plan import Buffer, Plan
 from einsql.kernels.loops.expressions import Program
-from einsql.kernels.runtime.compile_cache import Kernel
+from einsql.kernels.runtime.machine_code import Kernel
 
 Source = tuple[int, int, str]
 """The number of a node, the number of its operand, and a field."""

@@ -20,32 +20,18 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from einsql.kernels.groups.panels import BYTES, WIDE
 from einsql.kernels.runtime.compiled_functions import maximum
-from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.runtime.vector_math import exp
 from einsql.kernels.runtime.vector_values import pointer, spread
 
 F = TypeVar("F", bound=Callable[..., Any])
-WIDE = 2
-"""Vectors in a row of a tile."""
 DEPTH = 512
 """Terms that are added to each other before their sum is added to the result."""
 
 
-BYTES = machine().width
-"""Bytes of a vector register."""
 TALL = 6 if BYTES == 32 else 12
 """Rows of a tile: with two vectors each they fill the registers that AVX2 has, or others."""
-
-
-def width(itemsize: int, columns: int) -> int:
-    """Elements in a row of a tile, for right sides of so many columns."""
-    return BYTES // itemsize * (1 if is_narrow(itemsize, columns) else WIDE)
-
-
-def is_narrow(itemsize: int, columns: int) -> bool:
-    """True if one vector holds a row of the right side."""
-    return columns * itemsize <= BYTES
 
 
 def _tile(tall: int, wide: int) -> Any:

@@ -39,14 +39,14 @@ _HEADER = """\
 import math
 
 import numpy as np
-from numba import njit
+from numba import carray, njit
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.runtime.restrict import operand, result
 from einsql.kernels.runtime.compiled_functions import (
-    add_overflows, bfloat, eq, half, highest, idiv, idiv_32, less, lowest, maximum, minimum,
-    mul_overflows, nan_mask, number, plus, quotient, ratio, real, remainder, remainder_32,
-    round_away, round_bfloat, round_half, rounded_off, sub_overflows, times, to_bfloat, to_half,
-    truncate,
+    add_overflows, at, bfloat, borrow, eq, give_back, half, highest, idiv, idiv_32, less, lowest,
+    maximum, minimum, mul_overflows, nan_mask, number, plus, quotient, ratio, real, remainder,
+    remainder_32, round_away, round_bfloat, round_half, rounded_off, sub_overflows, times,
+    to_bfloat, to_half, truncate,
 )
 from einsql.kernels.runtime.float32_math import cos, log10, near_cos, near_sin, power, sin
 
@@ -368,30 +368,34 @@ class Writer(Wraps):
     def assemble(self) -> str:
         """The module's text: the layout of its only argument, and the loop nest."""
         body = [f"b{n}, e{n} = p[{2 * n}], p[{2 * n + 1}]" for n in range(self.depth)]
-        place = count(2 * self.depth)
-        body += [f"p{n} = p[{next(place)}]" for n in range(len(self.out.params))]
+        places = count(2 * self.depth)
+        body += [f"p{n} = p[{next(places)}]" for n in range(len(self.out.params))]
         for n, c in enumerate(self.out.constants):
-            bits = f"p[{next(place)}]"
+            bits = f"p[{next(places)}]"
             body.append(f"c{n} = {typed(c.dtype, f'real({bits})' if c.dtype.is_float else bits)}")
         for n, (operand, name) in enumerate(self.out.arrays):
             dtype = self.node.operands[operand].source.schema.dtype(name)
-            body.append(f"a{n} = operand(p[{next(place)}], np.{STORED[dtype]})")
+            body.append(f"a{n} = operand(p[{next(places)}], np.{STORED[dtype]})")
         row: list[str] = []
+        rooms: list[str] = []
         part = count(1)
         for n, o in enumerate(self.node.outputs):
             if o.reduction is None or not self.nest.keeps_state:
-                body.append(f"o{n} = result(p[{next(place)}], np.{STORED[o.dtype]}, {next(part)})")
+                body.append(f"o{n} = result(p[{next(places)}], np.{STORED[o.dtype]}, {next(part)})")
             else:
                 prefix = "o_" if self.nest.carry else ""
                 body += [
-                    f"{prefix}{name} = result(p[{next(place)}], np.{memory(dtype)}, {next(part)})"
+                    f"{prefix}{name} = result(p[{next(places)}], np.{memory(dtype)}, {next(part)})"
                     for name, dtype, _ in cells(n, o, self.nest)
                 ]
             if self.nest.mode is Mode.ROW and o.reduction is not None:
-                row += [
-                    f"{name} = np.empty(width, np.{_numpy(dtype)})"
-                    for name, dtype, _ in cells(n, o, self.nest)
-                ]
+                for name, dtype, _ in cells(n, o, self.nest):
+                    rooms.append(f"room{len(rooms)}")
+                    row.append(f"{rooms[-1]} = borrow(8 * width)")
+                    place = f"at({rooms[-1]}, np.{_numpy(dtype)})"
+                    # A pointer to booleans cannot be written.
+                    boolean = dtype is DType.BOOLEAN
+                    row.append(f"{name} = {f'carray({place}, width)' if boolean else place}")
         body.append("bad = np.int64(0)")
         if self.nest.mode is Mode.ROW:
             body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *row]
@@ -414,6 +418,7 @@ class Writer(Wraps):
             lines += [pad + line for line in self.before[n]]
         for n in range(max(self.depth - 1, 0), -1, -1):
             lines += ["    " * (n + 1) + line for line in self.after[n]]
+        lines += [f"    give_back({room})" for room in rooms]
         lines.append("    return bad")
         head = f'@njit("int64(int64[::1])", {KERNEL})\n'
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"

@@ -29,6 +29,7 @@ from einsql.kernels.loops.flatten_labels import flatten
 from einsql.kernels.loops.loop_cuts import Box, cut
 from einsql.kernels.loops.loop_nest import plan_nest
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
+from einsql.kernels.runtime.machine_code import Kernel
 from einsql.kernels.scalars import bounds_of
 from einsql.kernels.vectorized.reductions import merge, starting
 from einsql.kernels.vectorized.views import window
@@ -88,7 +89,7 @@ class _Layout:
     strided: frozenset[tuple[int, str]]
     program: Program
     numbers: np.ndarray
-    kernel: compile_cache.Kernel | None = None
+    kernel: Kernel | None = None
 
 
 Steps = tuple[tuple[int, ...], ...]
@@ -155,7 +156,7 @@ class _Loops:
 
     def call(
         self,
-        kernel: compile_cache.Kernel,
+        kernel: Kernel,
         numbers: np.ndarray,
         written: list[np.ndarray],
         tick: Tick,
@@ -302,7 +303,7 @@ class _Table:
         parts = np.array([part for part, _ in boxes])
         self.parts = parts[:, None] if parts.any() else None
 
-    def run(self, kernel: compile_cache.Kernel, numbers: np.ndarray, strides: Sequence[int]) -> int:
+    def run(self, kernel: Kernel, numbers: np.ndarray, strides: Sequence[int]) -> int:
         """Calls the kernel on every box; returns the bits of the failures.
 
         Args:
@@ -316,7 +317,7 @@ class _Table:
         if self.parts is not None:
             rows[:, len(numbers) - len(strides) :] += self.parts * np.array(strides)
         return thread_team.run(
-            compile_cache.address(kernel),
+            kernel.address,
             thread_team.array_rows(rows),
             thread_team.at_hand(self.seconds),
         )

@@ -39,7 +39,7 @@ from einsql.kernels.matmul.pieces import (
 )
 from einsql.kernels.matmul.product_views import ProductViews
 from einsql.kernels.matmul.rows import by_rows
-from einsql.kernels.matmul.thread_pool_gemm import Calls, calls_for
+from einsql.kernels.matmul.thread_pool_gemm import Calls, NotAtHandError, calls_for
 from einsql.kernels.matmul.unpacked_tiles import Matrices, ProductStrategy
 from einsql.kernels.runtime import blas, thread_pool, thread_team
 
@@ -232,7 +232,10 @@ class Plan(ProductViews):
             if threads == 1:
                 return otherwise(a, b, tick)
             if not known:
-                known.append(self._calls(a, b, parts))
+                try:
+                    known.append(self._calls(a, b, parts))
+                except NotAtHandError:
+                    return otherwise(a, b, tick)
             calls, blocks = known[0]  # the first of two concurrent threads' calls
             if calls is None:
                 return otherwise(a, b, tick)

@@ -21,7 +21,7 @@ from numba import njit
 from einsql.kernels.runtime.atomics import {name}
 
 
-@njit("int64({types})", cache=True, nogil=True, no_cfunc_wrapper=True)
+@njit("int64({types})", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(function, {args}):
     {name}(function, {size}, {wide}, {args})
     return 0
@@ -31,7 +31,7 @@ from numba import njit
 from einsql.kernels.matmul.registers import dots
 
 
-@njit("int64({types})", cache=True, nogil=True, no_cfunc_wrapper=True)
+@njit("int64({types})", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel({args}):
     long = terms * {size} >= {near} or down == terms * {size}
     ahead = {near} if long else down * ({near} // (terms * {size}) + 1)
@@ -67,6 +67,10 @@ MOST = 2**12
 
 Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Two operands `[M, K]` and `[K, N]` and their product `[M, N]`."""
+
+
+class NotAtHandError(Exception):
+    """A function is being compiled, and the statement does not wait."""
 
 
 class Calls:
@@ -121,6 +125,9 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
 
     Returns:
         The calls, or None if BLAS cannot read the matrices in place.
+
+    Raises:
+        NotAtHandError: The function that executes the calls is being compiled.
     """
     library = blas.library()
     if library is None:
@@ -142,11 +149,17 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
         left, right = right, left
     places = left, right, target
     streamed = places.index(form.places[0]) if vectors else None
-    if form is _ROWS:
-        return Calls(_dots(size), np.array(table, np.int64), places, streamed, blas=False)
+    by_rows = form is _ROWS
+    source = _dots(size) if by_rows else _caller(form.name, size, library.wide)
+    kernel = compile_cache.at_hand(source)
+    if kernel is None:
+        raise NotAtHandError
+    if by_rows:
+        rows = np.array(table, np.int64)
+        return Calls(kernel.address, rows, places, streamed, blas=False)
     address = (library.gemv if vectors else library.gemm)[size]
     rows = np.array([[address, *row] for row in table], np.int64)
-    return Calls(_caller(form.name, size, library.wide), rows, places, streamed)
+    return Calls(kernel.address, rows, places, streamed)
 
 
 def _distances(piece: Matrices, bases: Sequence[int]) -> list[int]:
@@ -237,18 +250,16 @@ def _lanes(size: int) -> int:
 
 
 @cached
-def _dots(size: int) -> int:
-    """The address of the compiled function that multiplies rows with a vector."""
+def _dots(size: int) -> str:
+    """The source of the function that multiplies rows with a vector."""
     numbers = {"size": size, "lanes": _lanes(size), "streams": STREAMS, "width": WIDTH}
     types = ", ".join(["int64"] * (1 + _DOTS_ARGS.count(",")))
-    text = _DOTS.format(types=types, args=_DOTS_ARGS, near=NEAR, most=MOST, **numbers)
-    return compile_cache.address(compile_cache.load(text))
+    return _DOTS.format(types=types, args=_DOTS_ARGS, near=NEAR, most=MOST, **numbers)
 
 
 @cached
-def _caller(name: str, size: int, wide: bool) -> int:
-    """The address of a compiled function that calls BLAS."""
+def _caller(name: str, size: int, wide: bool) -> str:
+    """The source of a function that calls BLAS."""
     args = _GEMM if name == "gemm" else _GEMV
     types = ", ".join(["int64"] * (2 + args.count(",")))
-    text = _TEXT.format(name=name, size=size, wide=int(wide), args=args, types=types)
-    return compile_cache.address(compile_cache.load(text))
+    return _TEXT.format(name=name, size=size, wide=int(wide), args=args, types=types)

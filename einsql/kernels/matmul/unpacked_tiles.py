@@ -29,15 +29,16 @@ _TEXT = """\
 import numpy as np
 from numba import njit
 from einsql.kernels.matmul.registers import tile
-from einsql.kernels.runtime.compiled_functions import at
+from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 
 
 @njit("void(int64[:, ::1], int64, int64, int64, int64[::1])",
-      cache=True, nogil=True, no_cfunc_wrapper=True)
+      no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(table, a, b, out, p):
     columns, depth, down, along, below, beside, under = p
     turned = beside != {size}
-    panel = np.empty(columns * depth if turned else 1, np.{dtype})
+    room = borrow((columns * depth if turned else 1) * {size})
+    panel = at(room, np.{dtype})
     packed = -1
     for t in range(table.shape[0]):
         left, right, to = a + table[t, 0], b + table[t, 1], out + table[t, 2]
@@ -45,15 +46,16 @@ def kernel(table, a, b, out, p):
             if right != packed:
                 for n in range(columns):
                     for k in range(depth):
-                        term = at(right + n * beside + k * below, panel)
+                        term = at(right + n * beside + k * below, np.{dtype})
                         panel[k * columns + n] = term[0]
                 packed = right
-            right, step = panel.ctypes.data, columns * {size}
+            right, step = room, columns * {size}
         else:
             step = below
         for column in range(0, columns * {size}, {step}):
             tile({size}, {rows}, {lanes}, {width}, left, down, along, right, step, depth,
                  column, (columns - {lanes}) * {size}, to, under)
+    give_back(room)
 """
 MANY, SMALL = 64, 64
 """Least matrices of a `SMALL` stack, and greatest rows, columns and terms of each."""

@@ -1,8 +1,8 @@
-"""The compile cache on disk: one Python file per source text, and Numba's cache of it.
+"""The compiled kernels of this process, and the directory where they are stored.
 
 The directory is `$EINSQL_CACHE_DIR`, else `$XDG_CACHE_HOME/einsql`, else
 `~/.cache/einsql`. Its files are executed, so only this user may have write access to them and to
-the directory, and only this user and root to its ancestors. Otherwise kernels are cached in a
+the directory, and only this user and root to its ancestors. Otherwise kernels are stored in a
 temporary directory of this process, and a notice reports the reason.
 """
 
@@ -10,32 +10,32 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import shutil
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from einsql.core import forks
-from einsql.core.file_ownership import CHECKED, private_directory, read_private
+from einsql.core.file_ownership import CHECKED, private_directory
 from einsql.core.lazy_module import LazyModule
-from einsql.errors import InternalError
 from einsql.kernels.kernel import Tick
+from einsql.kernels.runtime.cpu_features import host
+from einsql.kernels.runtime.machine_code import Kernel
 
 if TYPE_CHECKING:
     import hashlib
-    from concurrent import futures
-else:  # loaded at the first lookup of a kernel, which takes 7 ms
-    hashlib, futures = LazyModule("hashlib"), LazyModule("concurrent.futures")
 
-Kernel = Callable[..., Any]
+    from einsql.kernels.runtime import compiler_process, kernel_files
+    from einsql.kernels.runtime.compiler_process import Compilation
+else:  # loaded at the first lookup of a kernel
+    hashlib = LazyModule("hashlib")
+    compiler_process = LazyModule("einsql.kernels.runtime.compiler_process")
+    kernel_files = LazyModule("einsql.kernels.runtime.kernel_files")
 
-_STAMP = 946_684_800  # constant mtime in Numba's index, as the file name identifies the source
 COMPILED = (
     "runtime/atomics",
     "runtime/compiled_functions",
@@ -43,6 +43,7 @@ COMPILED = (
     "runtime/vector_math",
     "runtime/float32_math",
     "runtime/vector_values",
+    "groups/panels",
     "groups/tiles",
     "packed/functions",
     "packed/registers",
@@ -50,26 +51,33 @@ COMPILED = (
     "matmul/registers",
 )
 """Modules whose functions are compiled into kernels."""
-KERNEL = 'cache=True, nogil=True, no_cfunc_wrapper=True, error_model="numpy"'
-"""Options of a generated kernel; it has no wrapper for C, because callers use `address`."""
+KERNEL = 'no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy"'
+"""Options of a generated kernel; it has no wrappers, because callers use its address."""
 _PATIENCE = 0.1
 """Seconds of compilation between checks for cancellation."""
 _lock = threading.RLock()
-_compiling = forks.Undisturbed("compiled a kernel")
+_linking = forks.Undisturbed("loaded a kernel")
 _loaded: dict[str, Kernel] = {}
 """Loaded kernels by source."""
-_addresses: dict[Kernel, int] = {}
-"""Addresses of kernels that are called by address."""
+_compilations: dict[str, Compilation] = {}
+"""Kernels that are being compiled, or do not compile, by source."""
+_given = 0
+"""Kernels that this process has given to the compiler."""
 _temporaries: set[Path] = set()
 """Temporary directories that this process has created without a private directory."""
 _directories: dict[tuple[Path, int], Path | None] = {}
 """The directory in use, by the requested one and the user."""
+_SETTINGS = (
+    *("CPU_NAME", "CPU_FEATURES", "ENABLE_AVX"),
+    *("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK"),
+)
+"""Numba's environment variables, without their prefix, on which code depends."""
 notices: list[str] = []
 """Reasons why the configured directory is not used; a session removes and reports them."""
 _noticed = False
 """Whether the process has issued the notice, which happens once."""
-_PYCACHE = "__pycache__"
-"""The directory of a module's compiled code, next to the module."""
+_PART = "kernels"
+"""The name of the directory of kernels in the configured one."""
 
 
 def _start() -> str:
@@ -83,65 +91,154 @@ _START = _start()
 """The working directory at the import of einsql, the base of relative paths."""
 
 
-def load(source: str, tick: Tick | None = None) -> Kernel:
-    """Returns the compiled function `kernel` of a generated module.
+class NotCompiledError(Exception):
+    """A kernel is being compiled, and the caller does not wait.
 
-    Compiled at most once per process and, with a usable cache directory, once per
-    machine. Damaged cache files are rebuilt.
+    Attributes:
+        compilation: The compilation.
+    """
+
+    def __init__(self, compilation: Compilation) -> None:
+        super().__init__("a kernel is being compiled")
+        self.compilation = compilation
+
+
+class _Thread(threading.local):
+    """What a thread does without a kernel.
+
+    Attributes:
+        raises: Whether `load` raises NotCompiledError instead of waiting.
+        hurries: Whether `at_hand` returns None instead of waiting.
+    """
+
+    raises = False
+    hurries = False
+
+
+_thread = _Thread()
+
+
+class WithoutWaiting:
+    """Context in which `load` raises NotCompiledError instead of waiting, on this thread."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _thread.raises
+        _thread.raises = True
+
+    def __exit__(self, *_: object) -> None:
+        _thread.raises = self._before
+
+
+class Hurrying:
+    """Context in which `at_hand` does not wait, on this thread.
+
+    Args:
+        hurries: Whether it does not wait.
+    """
+
+    __slots__ = ("_before", "_hurries")
+
+    def __init__(self, hurries: bool) -> None:
+        self._hurries = hurries
+
+    def __enter__(self) -> None:
+        self._before = _thread.hurries
+        _thread.hurries = self._hurries
+
+    def __exit__(self, *_: object) -> None:
+        _thread.hurries = self._before
+
+
+def hurries() -> bool:
+    """Whether `at_hand` does not wait on this thread."""
+    return _thread.hurries
+
+
+def at_hand(source: str) -> Kernel | None:
+    """Returns a kernel that speeds work up, or None while it is being compiled.
 
     Args:
         source: The module's text.
-        tick: Callback during compilation; raises to cancel. A cancelled compilation continues
-            in its thread, and the next statement uses it.
 
     Raises:
         InternalError: The source does not compile.
     """
+    try:
+        with WithoutWaiting():
+            return load(source)
+    except NotCompiledError:
+        return None if _thread.hurries else load(source)
+
+
+def is_used() -> bool:
+    """Whether this process has loaded a kernel."""
+    return bool(_loaded)
+
+
+def load(source: str, tick: Tick | None = None) -> Kernel:
+    """Returns the compiled function `kernel` of a generated module.
+
+    Compiled at most once per process and, with a usable cache directory, once per machine.
+    Damaged files are replaced.
+
+    Args:
+        source: The module's text.
+        tick: Callback during compilation; raises to cancel. A cancelled compilation continues,
+            and the next statement uses it.
+
+    Raises:
+        InternalError: The source does not compile.
+        NotCompiledError: It is being compiled, within `WithoutWaiting`.
+    """
     kernel = _loaded.get(source)
     if kernel is not None:
         return kernel
-    return _load(source) if tick is None else _awaited(source, tick)
-
-
-def _load(source: str) -> Kernel:
-    with _compiling, _lock:
-        kernel = _loaded.get(source)
-        if kernel is None:
-            key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
-            kernel = _loaded[source] = _from_disk(key, source)
+    kernel, compilation = _begun(source)
+    if kernel is not None:
         return kernel
+    assert compilation is not None
+    if not compilation.over.is_set() and _thread.raises:
+        raise NotCompiledError(compilation)
+    while not compilation.over.wait(_PATIENCE):
+        if tick is not None:
+            tick(0.0)
+    return _linked(source, compilation)
 
 
-def _awaited(source: str, tick: Tick) -> Kernel:
-    """Loads a kernel in a thread, because its compilation cannot be interrupted."""
-    done: futures.Future[Kernel] = futures.Future()
+def _begun(source: str) -> tuple[Kernel | None, Compilation | None]:
+    """The kernel, from the disk if it is there, or the compilation that this call may begin."""
+    global _given
+    with _lock:
+        compilation = _compilations.get(source)
+        if source in _loaded or compilation is not None:
+            return _loaded.get(source), compilation
+        key, home = _key(source), directory()
+        code = None if home is None else kernel_files.read(str(home), key)
+        if code is not None:
+            with _linking:
+                kernel = _loaded[source] = Kernel(code)
+            return kernel, None
+        where = None if home is None else str(home)
+        compilation = _compilations[source] = compiler_process.submit(where, key, source)
+        _given += 1
+        return None, compilation
 
-    def work() -> None:
-        try:
-            done.set_result(_load(source))
-        except BaseException as error:
-            done.set_exception(error)
 
-    # A process waits for it at exit: LLVM must not outlive the interpreter.
-    threading.Thread(target=work, name="einsql-compiler").start()
-    while not futures.wait((done,), timeout=_PATIENCE).done:
-        tick(0.0)
-    return done.result()
+def _linked(source: str, compilation: Compilation) -> Kernel:
+    with _lock:
+        if source not in _loaded:
+            code = compilation.result()
+            with _linking:
+                _loaded[source] = Kernel(code)
+            _compilations.pop(source, None)
+        return _loaded[source]
 
 
-def address(kernel: Kernel) -> int:
-    """The address of the machine code of a compiled function.
-
-    By Numba's calling convention it takes an address for the result and one for an exception,
-    then its arguments, and returns 0 unless it raised. The function stays in memory.
-    """
-    known = _addresses.get(kernel)
-    if known is None:
-        compiled: Any = kernel
-        overload = compiled.overloads[compiled.signatures[0]]
-        known = int(overload.library.get_pointer_to_function(overload.fndesc.llvm_func_name))
-        _addresses[kernel] = known
-    return known
+def compilations() -> int:
+    """The number of kernels that this process has given to the compiler."""
+    return _given
 
 
 def directory() -> Path | None:
@@ -170,129 +267,38 @@ def forget() -> None:
         _loaded.clear()
 
 
+def _key(source: str) -> str:
+    """The name of a kernel's file: a hash of all that its code depends on."""
+    return hashlib.sha256((_runtime() + source).encode()).hexdigest()
+
+
 @lru_cache(maxsize=1)
 def _runtime() -> str:
-    """The text of the modules compiled into kernels, which is part of the cache key."""
-    modules = [Path(__file__).parents[1] / f"{name}.py" for name in COMPILED]
-    return "".join(path.read_text(encoding="utf-8") for path in modules)
-
-
-def _from_disk(key: str, source: str) -> Kernel:
-    home = directory()
-    if home is not None:
-        try:
-            return _verified(home, key, source)
-        except Exception:  # a damaged pickle may raise any exception; the directory may be removed
-            home = _temporary()
-    try:
-        return _uncached(key, source) if home is None else _verified(home, key, source)
-    except Exception as error:
-        raise InternalError(f"a generated kernel does not compile: {error}") from error
-
-
-def _verified(home: Path, key: str, source: str) -> Kernel:
-    """Loads a kernel with unchanged files, or compiles it again."""
-    path, seal = home / f"k_{key}.py", home / f"k_{key}.sum"
-    if _text(path) != source or _digest(home, key) != _text(seal):
-        _remove(home, key)
-        _write(path, source)
-        os.utime(path, (_STAMP, _STAMP))
-    kernel: Any = _execute(path, source)
-    if kernel.stats.cache_misses:
-        for file in _compiled(home, key):
-            file.chmod(0o600)  # Numba applies only the umask
-        _write(seal, _digest(home, key))
-    compiled: Kernel = kernel
-    return compiled
-
-
-def _uncached(key: str, source: str) -> Kernel:
-    """Compiles a kernel that is cached only in memory."""
-    return _execute(Path(f"<einsql {key}>"), source.replace("cache=True", "cache=False"))
-
-
-def _execute(path: Path, source: str) -> Kernel:
-    # Numba finds its cache through the file, and unpickles through the module's name.
-    name = path.stem
-    module = sys.modules[name] = ModuleType(name)
-    try:
-        # Not by the module's loader: Python's bytecode cache trusts the file's time.
-        with _beside_source():
-            exec(compile(source, str(path), "exec"), module.__dict__)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    kernel: Kernel = module.kernel
-    return kernel
-
-
-@contextmanager
-def _beside_source() -> Iterator[None]:
-    """Context in which Numba caches compiled code next to its module, in the checked directory.
-
-    Other users may write to NUMBA_CACHE_DIR, and Numba unpickles its files.
-    """
-    from numba.core import config  # a quarter of a second, and only compiled kernels need it
-
-    names = ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")
-    before = {name: getattr(config, name) for name in names}
-    vars(config).update(zip(names, ("", "InTreeCacheLocator"), strict=True))
-    try:
-        yield
-    finally:
-        vars(config).update(before)
-
-
-def _compiled(home: Path, key: str) -> list[Path]:
-    return sorted((home / _PYCACHE).glob(f"k_{key}.*"))
-
-
-def _digest(home: Path, key: str) -> str:
-    """The hash of a kernel's compiled files; a file that is not private counts as empty."""
-    h = hashlib.sha256()
-    for path in _compiled(home, key):
-        if path.suffix in (".nbi", ".nbc"):
-            data = _bytes(path)
-            h.update(f"{path.name} {len(data)}\n".encode())
-            h.update(data)
-    return h.hexdigest()
-
-
-def _remove(home: Path, key: str) -> None:
-    for path in (home / f"k_{key}.sum", *_compiled(home, key)):
-        path.unlink(missing_ok=True)
-
-
-def _text(path: Path) -> str:
-    return _bytes(path).decode(errors="replace")
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return read_private(str(path))
-    except OSError:
-        return b""
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes a file atomically for other processes."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # mode 0600
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(name, path)
+    """The modules compiled into kernels, the compiler's versions and settings, the processor."""
+    paths = [Path(__file__).parents[1] / f"{name}.py" for name in COMPILED]
+    paths += [Path(__file__).with_name("compiler.py")]
+    for package in ("numba", "llvmlite"):
+        spec = find_spec(package)
+        if spec is not None and spec.origin is not None:
+            paths.append(Path(spec.origin).with_name("_version.py"))
+    settings = [f"{k}={os.environ.get(f'NUMBA_{k}')}" for k in _SETTINGS]
+    return "".join(
+        [
+            *(path.read_text(encoding="utf-8") for path in paths),
+            *settings,
+            platform.machine(),
+            *host(),
+        ]
+    )
 
 
 def _usable(wanted: Path) -> Path | None:
-    """The configured directory's part for this Numba version, or a temporary one with a notice."""
+    """The configured directory's part for kernels, or a temporary one with a notice."""
     global _noticed
-    import numba  # as above
-
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    part = f"numba{numba.__version__}-py{python}"
     try:
         if not wanted.is_absolute():
             raise OSError("it is relative to a directory that is gone")
-        home = Path(private_directory(str(wanted), part, _PYCACHE)).parent
+        home = Path(private_directory(str(wanted), _PART))
         probe, name = tempfile.mkstemp(dir=home, prefix=".new-")
         os.close(probe)
         os.unlink(name)
@@ -316,7 +322,7 @@ def _temporary() -> Path | None:
             home = Path(os.path.realpath(tempfile.mkdtemp(prefix="einsql-", dir=place)))
             _temporaries.add(home)
             atexit.register(_remove_temporary, home)
-            return Path(private_directory(str(home), _PYCACHE)).parent
+            return Path(private_directory(str(home)))
         except OSError:
             continue
     return None
@@ -328,9 +334,10 @@ def _remove_temporary(home: Path) -> None:
 
 
 def _forget() -> None:
-    """Clears the list in a forked child, as the parent removes its temporary directories."""
+    """Clears a forked child's lists: directories and compilations are the parent's."""
     global _lock
     _lock = threading.RLock()
+    _compilations.clear()
     for wanted, home in list(_directories.items()):
         if home in _temporaries:
             del _directories[wanted]

@@ -288,6 +288,37 @@ def at(_: Any, address: Any, kind: Any) -> Any:
 
 
 @intrinsic
+def borrow(_: Any, count: Any) -> Any:
+    """The address of so many uninitialised bytes, which the kernel returns by `give_back`.
+
+    NumPy's arrays need Numba's own allocator, which a process without Numba does not have.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        function = ir.FunctionType(byte, [ir.IntType(64)])
+        allocate: Any = cgutils.get_or_insert_function  # Numba's own is not annotated
+        pointer = builder.call(allocate(builder.module, function, "malloc"), args)
+        return builder.ptrtoint(pointer, ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def give_back(_: Any, address: Any) -> Any:
+    """Frees bytes of `borrow`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        function = ir.FunctionType(ir.VoidType(), [byte])
+        free: Any = cgutils.get_or_insert_function  # Numba's own is not annotated
+        builder.call(free(builder.module, function, "free"), [builder.inttoptr(args[0], byte)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
 def copy_bytes(_: Any, to: Any, source: Any, count: Any) -> Any:
     """Copies bytes from one address to another; the places do not overlap."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,19 +25,31 @@ class Machine:
 
 @lru_cache(maxsize=1)
 def machine() -> Machine:
-    """The processor that Numba compiles for."""
-    from llvmlite import binding
-    from numba.core import config
-
+    """The processor that kernels are compiled for; Numba's environment variables restrict it."""
     name = platform.machine().lower()
-    allowed = getattr(config, "CPU_FEATURES", None)  # the user may restrict Numba to some
+    allowed = os.environ.get("NUMBA_CPU_FEATURES")
     if allowed is None:
-        features = dict(binding.get_host_cpu_features())
+        features = _features()
     else:
         features = {x[1:]: x[0] == "+" for x in allowed.split(",") if x}
     if name in ("x86_64", "amd64"):
         wide = 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
-        if not getattr(config, "ENABLE_AVX", True):
+        if os.environ.get("NUMBA_ENABLE_AVX") == "0":
             wide = 16
         return Machine(wide, 32 if wide == 64 else 16, wide > 16 and bool(features.get("fma")))
     return Machine(16, 32, name in ("arm64", "aarch64"))
+
+
+def host() -> tuple[str, ...]:
+    """The name and the features of this machine's processor."""
+    from llvmlite import binding  # 30 ms, and only compiled kernels need it
+
+    name: str = binding.get_host_cpu_name()
+    return name, *(f"{'+' if on else '-'}{x}" for x, on in sorted(_features().items()))
+
+
+@lru_cache(maxsize=1)
+def _features() -> dict[str, bool]:
+    from llvmlite import binding
+
+    return dict(binding.get_host_cpu_features())

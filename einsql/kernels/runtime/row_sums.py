@@ -20,7 +20,7 @@ from einsql.kernels.matmul.registers import add_rows
 
 
 @njit("void(int64, int64[::1], float64[:, ::1])",
-      cache=True, nogil=True, no_cfunc_wrapper=True)
+      no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(base, p, out):
     rows, down, further = p
     lead, width = out.shape
@@ -50,15 +50,18 @@ _ROWS_TEXT = """\
 import numpy as np
 from numba import njit
 from einsql.kernels.matmul.registers import add_rows
+from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 
 
-@njit("void(int64, int64[::1], float64[::1])", cache=True, nogil=True, no_cfunc_wrapper=True)
+@njit("void(int64, int64[::1], float64[::1])", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(base, p, out):
     width, down = p
-    lanes = np.empty({lanes})
+    room = borrow(8 * {lanes})
+    lanes = at(room, np.float64)
     for r in range(out.shape[0]):
-        start, sums, n = base + r * down, lanes.ctypes.data, 0
-        lanes[:] = 0.0
+        start, sums, n = base + r * down, room, 0
+        for lane in range({lanes}):
+            lanes[lane] = 0.0
 {tiers}
         while n < width:
             add_rows({size}, 1, 1, start + n * {size}, 0, sums)
@@ -67,6 +70,7 @@ def kernel(base, p, out):
         for half in range({half}):
             total += lanes[half] + lanes[half + {half}]
         out[r] = total
+    give_back(room)
 """
 
 _ROW_TIER = """\
@@ -76,18 +80,22 @@ _ROW_TIER = """\
 """
 
 
-def row_sums(matrix: np.ndarray) -> np.ndarray:
+def row_sums(matrix: np.ndarray) -> np.ndarray | None:
     """Returns the sum of each row.
 
     Args:
         matrix: The values `[rows, width]`, FLOAT or DOUBLE; the last axis is contiguous.
 
     Returns:
-        The sums `[rows]` in float64: sums of lanes, which are added sequentially.
+        The sums `[rows]` in float64: sums of lanes, which are added sequentially. None while the
+        kernel is being compiled.
     """
     out: np.ndarray = np.empty(len(matrix))
     numbers = np.array([matrix.shape[1], matrix.strides[0]], np.int64)
-    compile_cache.load(_rows_source(matrix.itemsize))(matrix.ctypes.data, numbers, out)
+    kernel = compile_cache.at_hand(_rows_source(matrix.itemsize))
+    if kernel is None:
+        return None
+    kernel(matrix.ctypes.data, numbers, out)
     return out
 
 
@@ -98,21 +106,24 @@ def _rows_source(size: int) -> str:
     return _ROWS_TEXT.format(tiers="".join(tiers), lanes=lanes, half=lanes // 2, size=size)
 
 
-def plane_sums(stacks: np.ndarray) -> np.ndarray:
+def plane_sums(stacks: np.ndarray) -> np.ndarray | None:
     """Returns the sums along the middle axis.
 
     Args:
         stacks: The values `[lead, rows, width]`, FLOAT or DOUBLE; the last axis is contiguous.
 
     Returns:
-        The sums `[lead, width]` in float64.
+        The sums `[lead, width]` in float64; None while the kernel is being compiled.
     """
     lead, rows, width = stacks.shape
     out: np.ndarray = np.empty((lead, width))
     further, down, _ = stacks.strides
     numbers = np.array([rows, down, further], np.int64)
     source = _source(stacks.itemsize, width * out.itemsize > NEAR)
-    compile_cache.load(source)(stacks.ctypes.data, numbers, out)
+    kernel = compile_cache.at_hand(source)
+    if kernel is None:
+        return None
+    kernel(stacks.ctypes.data, numbers, out)
     return out
 
 

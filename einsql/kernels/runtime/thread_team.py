@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import sys
 import threading
 from collections.abc import Callable
 from math import inf
@@ -22,8 +21,9 @@ from time import perf_counter, sleep
 import numpy as np
 
 from einsql.core import forks
-from einsql.errors import InternalError
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.runtime.machine_code import address as address
+from einsql.kernels.runtime.machine_code import array_words as array_words
 
 LEAST, LONG = 3e-5, 2e-2
 """The least seconds on one thread for which several threads are faster, and the least seconds of
@@ -45,8 +45,6 @@ _LINE = 8
 """The words of a cache line; only one thread should write to a line."""
 _DONE, _AWAKE, _FAILED, _LEAVE, _JOB, _TICKETS = (n * _LINE for n in (0, 1, 2, 3, 4, 6))
 """The offsets of words: a job has two lines, and each thread's ticket has one."""
-_RAISED = 1 << 62
-"""The bit of a job's failures for an exception; pieces return lower bits."""
 _BASES = 3
 """The number of arguments relative to an array: two operands and a result."""
 _PACK = Struct(f"{10 + 2 * _BASES}q").pack_into
@@ -63,18 +61,18 @@ import numpy as np
 from numba import njit
 from einsql.kernels.runtime.atomics import add, load, pause, replace, store, unite
 from einsql.kernels.runtime.atomics import ARGUMENTS, call, give_way
-from einsql.kernels.runtime.compiled_functions import prefetch
+from einsql.kernels.runtime.compiled_functions import at, borrow, give_back, prefetch
 
 
 @njit("int64(int64, int64, int64, int64, int64)",
-      cache=True, nogil=True, no_cfunc_wrapper=True)
+      no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(state, worker, looks, begins, others):
     done, awake, failed, leave, job, tickets = (
         state + {8 * _DONE}, state + {8 * _AWAKE}, state + {8 * _FAILED},
         state + {8 * _LEAVE}, state + {8 * _JOB}, state + {8 * _TICKETS},
     )
-    args = np.empty(ARGUMENTS + 1, np.int64)
-    at = args.ctypes.data
+    room = borrow(8 * (ARGUMENTS + 1))
+    args = at(room, np.int64)
     if begins:
         store(done, 0)
         store(failed, 0)
@@ -87,7 +85,7 @@ def kernel(state, worker, looks, begins, others):
     elif worker:
         add(awake, 1)
     seen, found, length = 0, load(job + 64), 0
-    near = until = 0
+    near = until = over = 0
     while seen < looks:
         threads = load(job + 56)
         for n in range(threads if worker < threads else 0):
@@ -111,8 +109,7 @@ def kernel(state, worker, looks, begins, others):
                 for m in range(count):
                     args[first + m] = load(load(job + 32) + 8 * (worker * count + m))
                 args[ARGUMENTS] = 0
-                if call(load(job + 8), at, at + 8 * ARGUMENTS):
-                    unite(failed, {_RAISED})
+                call(load(job + 8), room, room + 8 * ARGUMENTS)
                 unite(failed, args[ARGUMENTS])
                 add(done, 1)
             seen = -1
@@ -122,7 +119,8 @@ def kernel(state, worker, looks, begins, others):
             continue
         if not worker:
             if load(done) == load(job):
-                return 1
+                over = 1
+                break
         elif load(leave):
             break
         elif load(job + 64) != found and worker < threads:
@@ -138,9 +136,10 @@ def kernel(state, worker, looks, begins, others):
         seen += 1
         if others and not seen % {_POLITE}:
             give_way(others)
+    give_back(room)
     if worker:
         add(awake, -1)
-    return 0
+    return over
 """
 """The kernel that takes pieces. The caller, number 0, takes pieces until all are complete; a
 thread of the pool stops if the pool requests it. Each of them stops after `looks` polls without a
@@ -184,8 +183,8 @@ class _Words:
 class _Team:
     """The threads and their shared words."""
 
-    def __init__(self) -> None:
-        self.kernel: _Kernel = compile_cache.load(_TEXT)
+    def __init__(self, kernel: _Kernel) -> None:
+        self.kernel = kernel
         self.lock = threading.Lock()
         self.words = _Words(shared=True)
         others = getattr(ctypes.CDLL(None), "sched_yield", None) if os.name == "posix" else None
@@ -269,9 +268,18 @@ def at_hand(seconds: float) -> int:
     if now - before >= STREAM:  # reading the environment takes 10 µs
         _threads = thread_pool.threads()
     if seconds >= WAKE:
-        # The team does not make a process load Numba.
-        return _threads if _team is not None or "numba" in sys.modules else 1
+        # The team is not the first kernel of a process, which takes 30 ms.
+        return _threads if compile_cache.is_used() and _present() is not None else 1
     return _threads if _team is not None and (now - before < STREAM or _team.awake()) else 1
+
+
+def _present() -> _Team | None:
+    """The team; None while its kernel is being compiled."""
+    global _team
+    if _team is None:
+        kernel = compile_cache.at_hand(_TEXT)
+        _team = None if kernel is None else _Team(kernel)
+    return _team
 
 
 def run(
@@ -280,7 +288,7 @@ def run(
     """Calls a compiled function for every row of arguments.
 
     Args:
-        function: The function's address, from `cache.address`.
+        function: The function's address, from `Kernel.address`.
         rows: The arguments `[pieces, arguments]`, int64, in C order: integers and addresses, with
             arrays as in `array_rows`. At most 2^20 - 1 pieces, which write to disjoint memory.
         threads: The number of threads that take pieces if they have no other work.
@@ -289,9 +297,6 @@ def run(
 
     Returns:
         The union of the bits that the pieces returned.
-
-    Raises:
-        InternalError: The function raised an exception.
     """
     theirs = (0, first, 0) if own is None else (address(own), first, own.shape[1])
     return start((*job_of(function, rows), *theirs), threads, _NOTHING, _NOWHERE)
@@ -316,37 +321,29 @@ def start(
         bases: The numbers of three arguments, each followed by its increment, the same for all
             rows.
     """
-    global _team
-    if _team is None:
-        _team = _Team()
-    failures = _team.run(job, threads, reads, bases)
-    if failures & _RAISED:
-        raise InternalError("a compiled kernel raised an exception")
+    team = _present()
+    return _in_turn(job, bases) if team is None else team.run(job, threads, reads, bases)
+
+
+def _in_turn(job: tuple[int, ...], bases: tuple[int, ...]) -> int:
+    """Calls the function of a job for every row on this thread; returns the union of the bits."""
+    pieces, function, start, width, own, first, count = job
+    call = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * (width + 2))(function)
+    rows = np.ctypeslib.as_array(
+        ctypes.cast(start, ctypes.POINTER(ctypes.c_int64)), (pieces, width)
+    )
+    result = ctypes.c_int64(0)
+    failures = 0
+    mine = (ctypes.c_int64 * count).from_address(own) if count else ()
+    for row in rows.tolist():
+        for n in range(_BASES):
+            row[bases[2 * n]] += bases[2 * n + 1]
+        row[first : first + count] = mine
+        result.value = 0
+        at = ctypes.addressof(result)
+        call(at, at, *row)
+        failures |= result.value
     return failures
-
-
-def _by_interface(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
-def _by_place(array: np.ndarray) -> int:
-    """Returns the first word of an array after an object's header; the interface takes 2 µs."""
-    address: int = _WORD(id(array) + object.__basicsize__).value or 0
-    return address
-
-
-_WORD = ctypes.c_void_p.from_address
-_ARRAY = np.empty(8)
-address = _by_interface
-"""The function that returns the address of an array; it is faster than `ndarray.ctypes`."""
-if sys.implementation.name == "cpython" and _by_place(_ARRAY) == _by_interface(_ARRAY):
-    address = _by_place
-
-
-def array_words(array: np.ndarray) -> tuple[int, ...]:
-    """Returns the arguments for an array of one axis in C order; the caller keeps a reference."""
-    return 0, 0, len(array), array.itemsize, address(array), len(array), array.itemsize
 
 
 def array_rows(arrays: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ from einsql.kernels.runtime.compiled_functions import copy_bytes, prefetch
 
 
 @njit("void(Array(int64, 1, 'C', readonly=True), int64, int64, int64, int64, int64, int64, int64)",
-      cache=True, nogil=True, no_cfunc_wrapper=True)
+      no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(numbers, lo, hi, count, table, step, out, size):
     '''Copies rows of `size` bytes that begin every `step` bytes; numbers outside are clipped.'''
     for e in range(lo, hi):

@@ -19,6 +19,7 @@ from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value
 from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.runtime.machine_code import Kernel
 from einsql.kernels.scalars import values_of
 from einsql.kernels.segments.rows import (
     Numbers,
@@ -94,7 +95,7 @@ def _leaf(node: EinSum, rows: Rows, value: Value) -> Leaf | None:
     return Leaf(value, tuple(names) != rows.labels, bool(parts[1]))
 
 
-_Job = tuple[compile_cache.Kernel, int, int, np.ndarray, Sequence[np.ndarray]]
+_Job = tuple[Kernel, int, int, np.ndarray, Sequence[np.ndarray]]
 """A kernel, the first segment, the exclusive end, the starts of segments, and the results."""
 
 Found = tuple[np.ndarray, list[np.ndarray]]

@@ -31,10 +31,11 @@ _NUMBERS = "Array(int64, 1, 'C', readonly=True)"
 ORDER = """\
 import numpy as np
 from numba import njit, types
+from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 
 
 @njit("boolean(Array(int64, 1, 'C', readonly=True), int64, int64[::1], int64[::1])",
-      cache=True, nogil=True, no_cfunc_wrapper=True)
+      no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(segments, count, starts, order):
     '''Counts the rows of each segment and sorts rows by segment, in their order.
 
@@ -55,12 +56,16 @@ def kernel(segments, count, starts, order):
         starts[s + 1] += starts[s]
     if ordered:
         return True
-    free = starts[:count].copy()
+    room = borrow(8 * count)
+    free = at(room, np.int64)
+    for s in range(count):
+        free[s] = starts[s]
     for e in range(segments.shape[0]):
         s = segments[e]
         if np.uint64(s) < np.uint64(count):
             order[np.uintp(free[np.uintp(s)])] = e
             free[np.uintp(s)] += 1
+    give_back(room)
     return False
 """
 """A stable counting sort."""
@@ -136,8 +141,10 @@ def sorting_source(outputs: Sequence[Output], leaves: Sequence[Leaf]) -> str:
         names.append(f"o{n}")
         types.append(f"{CARRIERS[o.dtype]}[::1]")
     long = [n for n, o in enumerate(outputs) if is_compensated(o)]
-    body = [f"r{n} = np.empty(width, np.{CARRIERS[running(o)]})" for n, o in enumerate(outputs)]
-    body += [f"{x}{n} = np.empty(width)" for n in long for x in "hk"]
+    carriers = {f"r{n}": CARRIERS[running(o)] for n, o in enumerate(outputs)}
+    carriers |= {f"{x}{n}": "float64" for n in long for x in "hk"}
+    body = [f"room_{x} = borrow(8 * width)" for x in carriers]
+    body += [f"{x} = at(room_{x}, np.{carrier})" for x, carrier in carriers.items()]
     body += ["for s in range(lo, hi):", "    for f in range(width):"]
     for n, o in enumerate(outputs):
         start = literal(running(o), REDUCTIONS[o.reduction or ""].identity(o.dtype))
@@ -164,6 +171,7 @@ def sorting_source(outputs: Sequence[Output], leaves: Sequence[Leaf]) -> str:
             f"h{n}[f] + k{n}[f] if np.isfinite(h{n}[f]) else h{n}[f]" if n in long else f"r{n}[f]"
         )
         body.append(f"        o{n}[np.uintp(s * width + f)] = np.{CARRIERS[o.dtype]}({done})")
+    body += [f"give_back(room_{x})" for x in carriers]
     return _assembled(names, types, body)
 
 
@@ -280,7 +288,7 @@ def _assembled(names: Sequence[str], types: Sequence[str], body: Sequence[str]) 
             "import numpy as np",
             "from numba import njit, types",
             "from einsql.kernels.runtime.compiled_functions import (",
-            "    add_overflows, maximum, minimum, plus, rounded_off)",
+            "    add_overflows, at, borrow, give_back, maximum, minimum, plus, rounded_off)",
             "",
             "",
             head,

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.source_writer import Page
-from einsql.kernels.runtime import blas, thread_pool
+from einsql.kernels.runtime import blas, compile_cache, thread_pool
 from einsql.kernels.runtime.row_sums import plane_sums, row_sums
 
 SPREAD = 2**20
@@ -73,10 +73,12 @@ def _spread(
     if cuts_sum and prod(shape) * parts > array.size // 8:
         return _sum(array, axes, dtype, compiles)
     out = np.empty((parts, *shape) if cuts_sum else shape, np.float64 if cuts_sum else dtype)
+    hurries = compile_cache.hurries()
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
-        part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
+        with compile_cache.Hurrying(hurries):
+            part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
         if cuts_sum:
             out[n] = part
         else:
@@ -135,7 +137,9 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool, exact: bool
 
 def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
     if compiles and SHORT < matrix.shape[1] <= LONGEST:
-        return row_sums(matrix)
+        sums = row_sums(matrix)
+        if sums is not None:
+            return sums
     if matrix.shape[1] <= SHORT:
         with blas.undisturbed:
             return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
@@ -157,7 +161,9 @@ def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
         sums = _planes(part, compiles)
         return sums + _planes(stacks[:, even:], compiles) if even < rows else sums
     if compiles and width >= WIDE:
-        return plane_sums(stacks)
+        by_kernel = plane_sums(stacks)
+        if by_kernel is not None:
+            return by_kernel
     if rows <= PLANES or exact:
         return np.asarray(np.add.reduce(stacks, axis=1))
     even = rows // PLANES * PLANES

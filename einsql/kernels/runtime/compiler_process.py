@@ -1,0 +1,260 @@
+"""The process that compiles kernels, so that statements run on meanwhile.
+
+A compiler in this process would hold Python's lock. The process begins with the first kernel that
+is not in the cache, takes one text after another from its standard input, and ends when that is
+closed or after some time without a text. It stores what it has compiled before it answers, also if
+the process that asked has ended meanwhile.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from einsql.core import forks
+from einsql.core.lazy_module import LazyModule
+from einsql.errors import InternalError
+from einsql.kernels.runtime.machine_code import ObjectCode
+
+if TYPE_CHECKING:
+    import multiprocessing.spawn as spawn
+    import select
+
+    from einsql.kernels.runtime import compiler, kernel_files
+else:  # loaded when a kernel is compiled
+    spawn, select = LazyModule("multiprocessing.spawn"), LazyModule("select")
+    compiler = LazyModule("einsql.kernels.runtime.compiler")
+    kernel_files = LazyModule("einsql.kernels.runtime.kernel_files")
+
+IDLE = 60.0
+"""Seconds without a text after which the process ends, and frees its 150 MB."""
+ATTEMPTS = 2
+"""Processes that are started for one text: the operating system may end one for want of memory."""
+_MAIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from einsql.kernels.runtime.compiler_process import serve; serve()"
+)
+_HELLO = b"einsql"
+"""The first answer, which shows that the executable is Python."""
+_undisturbed = forks.Undisturbed("compiled a kernel")
+
+
+@dataclass(slots=True, eq=False)
+class Compilation:
+    """A kernel that is being compiled.
+
+    Attributes:
+        home: The directory that the process stores it in; None if there is none.
+        key: The name of the kernel in the directory.
+        source: The text.
+        over: Set when the kernel is compiled, or is known not to compile.
+        code: The compiled kernel.
+        error: The reason why the text does not compile.
+    """
+
+    home: str | None
+    key: str
+    source: str
+    over: threading.Event = field(default_factory=threading.Event)
+    code: ObjectCode | None = None
+    error: str = ""
+
+    def result(self) -> ObjectCode:
+        """The compiled kernel.
+
+        Raises:
+            InternalError: The text does not compile.
+        """
+        if self.code is None:
+            raise InternalError(f"a generated kernel does not compile: {self.error}")
+        return self.code
+
+
+class _NoProcessError(Exception):
+    """No other process can be started."""
+
+
+class CompilerProcess:
+    """The compiler of this process: a queue, the thread that waits for answers, and its process."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Compilation] = deque()
+        self._change = threading.Condition()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._here = threading.Lock()
+        """Held while this process itself compiles."""
+
+    def submit(self, work: Compilation) -> None:
+        """Compiles a text after those that were submitted before it."""
+        with self._change:
+            self._queue.append(work)
+            if self._thread is None:
+                # The interpreter does not wait for it at exit: the compilation is abandoned.
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.name = "einsql-compiler"
+                self._thread.start()
+            self._change.notify()
+
+    def close(self) -> None:
+        """Lets the process end after its current text; waits for a compilation in this process."""
+        with self._here:  # LLVM must not outlive the interpreter
+            pass
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):
+                    os.close(pipe.fileno()) if pipe is not None else None
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                while not self._queue:
+                    self._change.wait()
+                work = self._queue[0]
+            try:
+                self._compile(work)
+            except Exception as error:
+                work.error = f"{type(error).__name__}: {error}"
+            with self._change:
+                self._queue.popleft()
+            work.over.set()
+
+    def _compile(self, work: Compilation) -> None:
+        try:
+            for attempt in range(ATTEMPTS):
+                with suppress(EOFError, OSError):
+                    content = self._ask(work)
+                    break
+                self._end()
+                if attempt == ATTEMPTS - 1:
+                    raise InternalError("the compiler process ended")
+        except _NoProcessError:
+            with self._here, _undisturbed:
+                work.code = stored(work.home, work.key, work.source)
+            return
+        if content[:1] == b"+":
+            work.code = ObjectCode.from_bytes(content[1:])
+        else:
+            work.error = content[1:].decode()
+
+    def _ask(self, work: Compilation) -> bytes:
+        if self._process is None or self._process.poll() is not None:
+            self._process = _started()
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        _send(process.stdin, json.dumps((work.home, work.key, work.source)).encode())
+        return _received(process.stdout)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """Starts the process; Python's own settings for new processes name the executable.
+
+    Raises:
+        _NoProcessError: The process cannot be started, or is no Python.
+    """
+    path = [os.path.abspath(p) for p in sys.path]
+    executable = spawn.get_executable()
+    try:
+        if not executable:
+            raise _NoProcessError
+        process = subprocess.Popen(
+            [executable, "-c", _MAIN, json.dumps(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # Keys that interrupt a statement do not reach it.
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        if _received(process.stdout) == _HELLO:
+            return process
+        process.kill()
+    except (OSError, EOFError):
+        pass
+    raise _NoProcessError
+
+
+def serve() -> None:
+    """Compiles texts from standard input until it is closed, or none comes for `IDLE` seconds."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1):  # what the compiler prints is no answer
+        os.dup2(null, standard)
+    _send(replies, _HELLO)
+    with suppress(EOFError, OSError):
+        while os.name != "posix" or select.select([requests], [], [], IDLE)[0]:
+            home, key, source = json.loads(_received(requests))
+            try:
+                answer = b"+" + stored(home, key, source).to_bytes()
+            except Exception as error:
+                answer = b"-" + f"{type(error).__name__}: {error}".encode()
+            _send(replies, answer)
+
+
+def stored(home: str | None, key: str, source: str) -> ObjectCode:
+    """Compiles a text and stores the code, unless another process has done so meanwhile."""
+    if home is None:
+        return compiler.object_code(key, source)
+    with kernel_files.alone(home, key):
+        code = kernel_files.read(home, key)
+        if code is None:
+            code = compiler.object_code(key, source)
+            kernel_files.write(home, key, code)
+        return code
+
+
+def _send(pipe: IO[bytes], content: bytes) -> None:
+    pipe.write(len(content).to_bytes(8, "little") + content)
+    pipe.flush()
+
+
+def _received(pipe: IO[bytes]) -> bytes:
+    """Reads a message.
+
+    Raises:
+        EOFError: The other process has closed the pipe.
+    """
+    head = pipe.read(8)
+    content = pipe.read(int.from_bytes(head, "little")) if len(head) == 8 else b""
+    if len(head) < 8 or len(content) < int.from_bytes(head, "little"):
+        raise EOFError
+    return content
+
+
+_compiler = CompilerProcess()
+
+
+def submit(home: str | None, key: str, source: str) -> Compilation:
+    """Compiles a text in the compiler process; see `Compilation`."""
+    work = Compilation(home, key, source)
+    _compiler.submit(work)
+    return work
+
+
+def _forget() -> None:
+    """Closes a forked child's copies of the pipes; the process belongs to the parent."""
+    global _compiler
+    _compiler.close()
+    _compiler = CompilerProcess()
+
+
+atexit.register(lambda: _compiler.close())
+forks.at_fork(_forget)

@@ -1,0 +1,96 @@
+"""Tiers: a statement runs on NumPy while its kernel is being compiled.
+
+The compiled tier is tried first. If its kernel is not in the cache, compilation begins in another
+process, the plain tier runs meanwhile, and is abandoned for the compiled one as soon as that is
+ready and would end sooner. Results of an abandoned run are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from einsql.core.lazy_module import LazyModule
+from einsql.kernels.kernel import Arrays, Tick
+
+if TYPE_CHECKING:
+    from einsql.kernels.runtime import compile_cache
+else:  # loaded when a kernel is compiled
+    compile_cache = LazyModule("einsql.kernels.runtime.compile_cache")
+
+T = TypeVar("T")
+
+WORTH = 0.02
+"""Seconds that the plain tier must still take for a switch to the compiled tier, which starts
+anew; `python -m benchmarks first` has statements on either side."""
+
+Tier = Callable[[Sequence[Arrays], Tick], T]
+"""Runs a node or a group on the fields of its operands."""
+
+
+@dataclass(slots=True, eq=False)
+class Tiered(Generic[T]):
+    """A runner of two tiers.
+
+    Attributes:
+        compiled: The compiled tier.
+        plain: Creates the plain tier, which needs no kernel.
+        ran: The name of the tier that ran last, for EXPLAIN ANALYZE.
+    """
+
+    compiled: Tier[T]
+    plain: Callable[[], Tier[T]]
+    ran: str = ""
+    _made: Tier[T] | None = None
+
+    def __call__(self, operands: Sequence[Arrays], tick: Tick) -> T:
+        """Runs the compiled tier, or the plain one while a kernel is being compiled."""
+        while True:
+            try:
+                with compile_cache.WithoutWaiting():
+                    result = self.compiled(operands, tick)
+                self.ran = "compiled"
+                return result
+            except compile_cache.NotCompiledError as missing:
+                compilation = missing.compilation
+            if self._made is None:
+                self._made = self.plain()
+            self.ran = "plain"
+            try:
+                return self._made(operands, _Switch(compilation.over.is_set, tick))
+            except _CompiledError:
+                continue
+
+
+class _CompiledError(Exception):
+    """The kernel is compiled, and would end sooner than the plain tier."""
+
+
+class _Switch:
+    """The progress of the plain tier, which ends it when the kernel is compiled.
+
+    Args:
+        is_compiled: Whether the kernel is compiled.
+        tick: The statement's callback.
+    """
+
+    __slots__ = ("_is_compiled", "_start", "_tick")
+
+    def __init__(self, is_compiled: Callable[[], bool], tick: Tick) -> None:
+        self._is_compiled = is_compiled
+        self._tick = tick
+        self._start = perf_counter()
+
+    def __call__(self, done: float) -> None:
+        """Reports progress.
+
+        Raises:
+            _CompiledError: The compiled tier would end sooner.
+        """
+        self._tick(done)
+        if self._is_compiled():
+            left = (perf_counter() - self._start) * (1 - done) / max(done, 1e-9)
+            if left > WORTH:
+                raise _CompiledError
