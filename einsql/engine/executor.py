@@ -27,6 +27,7 @@ from einsql.engine.step import (
 from einsql.ir.einsum.graph import EinSum, Input, Node, children, walk
 from einsql.kernels.kernel import CompiledNode
 from einsql.kernels.runtime import compile_cache
+from einsql.kernels.tiers import tier_of
 from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Program(GraphExecutor):
             outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
             nbytes = sum(a.nbytes for fields in outputs for a in fields.values())
-            measure.steps.append(StepMeasure(seconds, nbytes))
+            measure.steps.append(StepMeasure(seconds, nbytes, tier=step.tier()))
             slots.update(zip(step.targets, outputs, strict=True))
             for slot in step.free:
                 del slots[slot]
@@ -263,6 +264,7 @@ def _single_step(
         runner=runner,
         aliases_input=bool(compiled.views),
         calls_blas=compiled.calls_blas,
+        tier=lambda: tier_of(runner),
     )
 
 
@@ -278,6 +280,7 @@ def _fused_step(
         free=tuple(free),
         nbytes=sum(map(_nbytes, group.results)),
         detail=group.detail,
+        tier=lambda: group.tier,
     )
 
 

@@ -36,6 +36,10 @@ class Group(Protocol):
         """The nodes whose results are visible outside the group."""
 
     @property
+    def tier(self) -> str | None:
+        """The tier that ran last; None for a group of one tier."""
+
+    @property
     def detail(self) -> str:
         """The description of the execution, for EXPLAIN."""
 
@@ -63,6 +67,7 @@ class Step:
         runner: The runner of a single node; `run` calls it.
         aliases_input: Whether a result may share memory with an operand.
         calls_blas: Whether it may call a BLAS library.
+        tier: Returns the tier that ran last; None for a step of one tier.
     """
 
     nodes: tuple[tuple[int, EinSum], ...]
@@ -76,6 +81,7 @@ class Step:
     runner: Runner | None = None
     aliases_input: bool = False
     calls_blas: bool = False
+    tier: Callable[[], str | None] = lambda: None
 
     @property
     def points(self) -> int:
@@ -93,6 +99,7 @@ class StepMeasure:
         sent: Bytes sent between sites.
         spilled: Bytes of its results in temporary files.
         boxes: The number of boxes of the step.
+        tier: The tier that ran, "compiled" or "plain"; None for a step of one tier.
     """
 
     seconds: float = 0.0
@@ -100,6 +107,7 @@ class StepMeasure:
     sent: int = 0
     spilled: int = 0
     boxes: int = 1
+    tier: str | None = None
 
 
 @dataclass(slots=True)

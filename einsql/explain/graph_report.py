@@ -158,7 +158,11 @@ def _steps(steps: Sequence[Step], measures: Sequence[StepMeasure] | None) -> lis
         if measures is not None:
             took = measures[n]
             measured = Measured(
-                seconds=took.seconds, bytes=took.nbytes, spilled=took.spilled, boxes=took.boxes
+                seconds=took.seconds,
+                bytes=took.nbytes,
+                spilled=took.spilled,
+                boxes=took.boxes,
+                tier=took.tier,
             )
         reports.append(
             StepReport(

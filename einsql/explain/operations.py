@@ -23,6 +23,7 @@ class Measured:
         spilled: The bytes of the results that were written to temporary files.
         boxes: The number of boxes of the step.
         blocks: The number of tiles of the result, for a plan over tiles.
+        tier: "compiled" or "plain" for a step of two tiers, on one site.
     """
 
     seconds: float
@@ -31,6 +32,7 @@ class Measured:
     spilled: int | None = None
     boxes: int | None = None
     blocks: int | None = None
+    tier: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -93,6 +93,8 @@ def measured_text(measured: Measured | None) -> str:
     text = f"  {measured.seconds * 1e3:.3f} ms  {measured.bytes:,} bytes"
     if measured.boxes and measured.boxes > 1:
         text += f"  in {measured.boxes:,} boxes"
+    if measured.tier == "plain":
+        text += "  on NumPy, while its kernel is being compiled"
     if measured.spilled:
         text += f"  {measured.spilled:,} bytes spilled"
     return text

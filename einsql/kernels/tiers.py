@@ -37,12 +37,12 @@ class Tiered(Generic[T]):
     Attributes:
         compiled: The compiled tier.
         plain: Creates the plain tier, which needs no kernel.
-        ran: The name of the tier that ran last, for EXPLAIN ANALYZE.
+        ran: The tier that ran last, "compiled" or "plain"; None before the first run.
     """
 
     compiled: Tier[T]
     plain: Callable[[], Tier[T]]
-    ran: str = ""
+    ran: str | None = None
     _made: Tier[T] | None = None
 
     def __call__(self, operands: Sequence[Arrays], tick: Tick) -> T:
@@ -62,6 +62,11 @@ class Tiered(Generic[T]):
                 return self._made(operands, _Switch(compilation.over.is_set, tick))
             except _CompiledError:
                 continue
+
+
+def tier_of(run: object) -> str | None:
+    """The tier of a runner that ran last; None for a runner of one tier."""
+    return run.ran if isinstance(run, Tiered) else None
 
 
 class _CompiledError(Exception):

@@ -267,6 +267,39 @@ def test_source_that_does_not_compile_is_an_internal_error(home: Path) -> None:
         compile_cache.load("from numba import njit\nkernel = njit('void(int64)')(len)\n")
 
 
+@pytest.mark.parametrize("executable", ["/bin/false", "/nowhere", "/bin/echo"])
+def test_without_a_compiler_process_this_one_compiles(home: Path, executable: str) -> None:
+    text = f"""
+import multiprocessing, os, sys
+multiprocessing.set_executable({executable!r})
+{CHILD}
+assert "numba" in sys.modules
+"""
+    environment = {**os.environ, "EINSQL_CACHE_DIR": str(home)}
+    subprocess.run([sys.executable, "-W", "error", "-c", text], env=environment, check=True)
+    assert list(used().glob("k_*.kernel"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="needs the list of children")
+def test_a_compiler_process_that_was_killed_is_started_again(home: Path) -> None:
+    text = f"""
+import os, signal
+{CHILD}
+everyone = [int(c) for task in os.listdir("/proc/self/task")
+            for c in open(f"/proc/self/task/{{task}}/children").read().split()]
+for child in everyone:
+    os.kill(child, signal.SIGKILL)
+compile_cache.load({SOURCE!r}.replace("0.5", "0.25"))
+print(len(everyone))
+"""
+    environment = {**os.environ, "EINSQL_CACHE_DIR": str(home)}
+    run = subprocess.run(
+        [sys.executable, "-c", text], env=environment, check=True, capture_output=True, text=True
+    )
+    assert run.stdout.split() == ["1", "1"]
+    assert len(list(used().glob("k_*.kernel"))) == 2
+
+
 def test_a_kernel_that_raises_is_refused(home: Path) -> None:
     """Its exception would need Numba's runtime, which the process does not have."""
     text = SOURCE.replace("    for n", "    if a[0] == 7.0:\n        raise ValueError\n    for n")

@@ -19,7 +19,7 @@ from einsql.kernels.kernel import Arrays, Compile, Tick, share
 from einsql.kernels.loops.expressions import FAR, first_error
 from einsql.kernels.loops.generated import label_steps
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
-from einsql.kernels.tiers import Tier, Tiered
+from einsql.kernels.tiers import Tier, Tiered, tier_of
 from einsql.kernels.vectorized.views import window
 
 NOTHING = -1
@@ -53,6 +53,11 @@ class Group:
         self.sources: tuple[Node, ...] = tuple(s for k, s in outside.items() if k not in inside)
         self._compile = compile_node
         self._drivers: dict[frozenset[Source], Driver] = {}
+
+    @property
+    def tier(self) -> str | None:
+        """The tier that ran last; None for a group of one tier."""
+        return tier_of(self._run)
 
     @property
     def detail(self) -> str:

@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from einsql.core import forks
 from einsql.core.lazy_module import LazyModule
@@ -111,9 +111,8 @@ class CompilerProcess:
             pass
         process, self._process = self._process, None
         if process is not None:
-            for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):
-                    os.close(pipe.fileno()) if pipe is not None else None
+            _close(process)
+            process.returncode = 0  # nobody waits for it, and Python does not warn of that
 
     def _work(self) -> None:
         while True:
@@ -148,17 +147,27 @@ class CompilerProcess:
             work.error = content[1:].decode()
 
     def _ask(self, work: Compilation) -> bytes:
-        if self._process is None or self._process.poll() is not None:
-            self._process = _started()
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        _send(process.stdin, json.dumps((work.home, work.key, work.source)).encode())
-        return _received(process.stdout)
+        text = json.dumps((work.home, work.key, work.source)).encode()
+        if self._process is not None and self._process.poll() is None:
+            requests, answers = _pipes(self._process)
+            _send(requests, text)
+            return _received(answers)
+        self._process = _started()
+        requests, answers = _pipes(self._process)
+        hello = b""
+        with suppress(EOFError, OSError):
+            # It compiles the text also if this process ends before it has begun to read.
+            _send(requests, text)
+            hello = _read(answers, len(_HELLO))
+        if hello != _HELLO:
+            self._end()
+            raise _NoProcessError
+        return _received(answers)
 
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
+            _close(process)
             process.kill()
             process.wait()
 
@@ -167,38 +176,48 @@ def _started() -> subprocess.Popen[bytes]:
     """Starts the process; Python's own settings for new processes name the executable.
 
     Raises:
-        _NoProcessError: The process cannot be started, or is no Python.
+        _NoProcessError: The process cannot be started.
     """
     path = [os.path.abspath(p) for p in sys.path]
     executable = spawn.get_executable()
     try:
         if not executable:
             raise _NoProcessError
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [executable, "-c", _MAIN, json.dumps(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,
             # Keys that interrupt a statement do not reach it.
             start_new_session=True,
         )
-        assert process.stdout is not None
-        if _received(process.stdout) == _HELLO:
-            return process
-        process.kill()
-    except (OSError, EOFError):
-        pass
-    raise _NoProcessError
+    except OSError:
+        raise _NoProcessError from None
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """The descriptors of the standard input and output of the process."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin.fileno(), process.stdout.fileno()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Closes both pipes, also while a thread reads from one of them."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def serve() -> None:
     """Compiles texts from standard input until it is closed, or none comes for `IDLE` seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    requests, answers = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1):  # what the compiler prints is no answer
         os.dup2(null, standard)
-    _send(replies, _HELLO)
+    os.write(answers, _HELLO)
     with suppress(EOFError, OSError):
         while os.name != "posix" or select.select([requests], [], [], IDLE)[0]:
             home, key, source = json.loads(_received(requests))
@@ -206,7 +225,7 @@ def serve() -> None:
                 answer = b"+" + stored(home, key, source).to_bytes()
             except Exception as error:
                 answer = b"-" + f"{type(error).__name__}: {error}".encode()
-            _send(replies, answer)
+            _send(answers, answer)
 
 
 def stored(home: str | None, key: str, source: str) -> ObjectCode:
@@ -221,21 +240,28 @@ def stored(home: str | None, key: str, source: str) -> ObjectCode:
         return code
 
 
-def _send(pipe: IO[bytes], content: bytes) -> None:
-    pipe.write(len(content).to_bytes(8, "little") + content)
-    pipe.flush()
+def _send(pipe: int, content: bytes) -> None:
+    message = memoryview(len(content).to_bytes(8, "little") + content)
+    while message:
+        message = message[os.write(pipe, message) :]
 
 
-def _received(pipe: IO[bytes]) -> bytes:
+def _received(pipe: int) -> bytes:
     """Reads a message.
 
     Raises:
         EOFError: The other process has closed the pipe.
     """
-    head = pipe.read(8)
-    content = pipe.read(int.from_bytes(head, "little")) if len(head) == 8 else b""
-    if len(head) < 8 or len(content) < int.from_bytes(head, "little"):
-        raise EOFError
+    return _read(pipe, int.from_bytes(_read(pipe, 8), "little"))
+
+
+def _read(pipe: int, count: int) -> bytes:
+    content = b""
+    while len(content) < count:
+        more = os.read(pipe, count - len(content))
+        if not more:
+            raise EOFError
+        content += more
     return content
 
 
