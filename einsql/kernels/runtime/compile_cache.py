@@ -51,6 +51,8 @@ COMPILED = (
     "matmul/registers",
 )
 """Modules whose functions are compiled into kernels."""
+_COMPILER = ("compiler", "translator", "translated_expressions")
+"""Modules that compile kernels; their text is part of a kernel's key, as that of `COMPILED`."""
 KERNEL = 'no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy"'
 """Options of a generated kernel; it has no wrappers, because callers use its address."""
 _PATIENCE = 0.1
@@ -276,7 +278,7 @@ def _key(source: str) -> str:
 def _runtime() -> str:
     """The modules compiled into kernels, the compiler's versions and settings, the processor."""
     paths = [Path(__file__).parents[1] / f"{name}.py" for name in COMPILED]
-    paths += [Path(__file__).with_name("compiler.py")]
+    paths += [Path(__file__).with_name(f"{name}.py") for name in _COMPILER]
     for package in ("numba", "llvmlite"):
         spec = find_spec(package)
         if spec is not None and spec.origin is not None:

@@ -6,6 +6,7 @@ process, or in this one if no other process can be started.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from types import ModuleType
@@ -13,10 +14,14 @@ from typing import Any
 
 os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")  # its symbols would be missing later
 
-from numba import types
+from numba import njit, types
+from numba.core.sigutils import normalize_signature
+from numba.extending import intrinsic
 
 from einsql.errors import InternalError
 from einsql.kernels.runtime.machine_code import ObjectCode
+from einsql.kernels.runtime.translated_expressions import Text, Typed, Unsupported
+from einsql.kernels.runtime.translator import Module
 
 _MISSING = re.compile(rb"\0((?:NRT_MemInfo_alloc|numba_|__svml_|Py)\w+)\0")
 """Symbols that only a process with Numba has."""
@@ -35,9 +40,12 @@ def object_code(name: str, source: str) -> ObjectCode:
         InternalError: The function needs Numba while it runs.
         Exception: Any other one, if the text does not compile.
     """
-    module = ModuleType(name)
-    exec(compile(source, f"<einsql {name}>", "exec"), module.__dict__)
-    compiled: Any = module.__dict__["kernel"]
+    try:
+        compiled = _translated(name, source)
+    except Exception:  # a text beyond the translator, or an error that Numba explains
+        module = ModuleType(name)
+        exec(compile(source, f"<einsql {name}>", "exec"), module.__dict__)
+        compiled = module.__dict__["kernel"]
     result = compiled.overloads[compiled.signatures[0]]
     _, _, (code, _) = result.library.serialize_using_object_code()
     missing = _MISSING.search(code)
@@ -50,6 +58,53 @@ def object_code(name: str, source: str) -> ObjectCode:
         returns=None if returns == types.none else _dtype(returns),
         code=code,
     )
+
+
+def is_translated(name: str, source: str) -> bool:
+    """Whether the translator takes a text; see `object_code`."""
+    try:
+        _translated(name, source)
+    except Exception:  # see `_translated`
+        return False
+    return True
+
+
+def _translated(name: str, source: str) -> Any:
+    """Compiles a kernel whose body is the translated text.
+
+    Raises:
+        Exception: The text is beyond the translator, or wrong.
+    """
+    tree = ast.parse(source)
+    functions = [f for f in tree.body if isinstance(f, ast.FunctionDef) and f.decorator_list]
+    tree.body = [statement for statement in tree.body if statement not in functions]
+    names: dict[str, Any] = {}
+    exec(compile(tree, f"<einsql {name}>", "exec"), names)
+    names |= {f.name: Text(f, names) for f in functions}
+    kernel: Text = names["kernel"]
+    (decorator,) = kernel.tree.decorator_list
+    if not (isinstance(decorator, ast.Call) and isinstance(decorator.args[0], ast.Constant)):
+        raise Unsupported("a kernel without a signature")
+    arguments, returns = normalize_signature(decorator.args[0].value)  # type: ignore[no-untyped-call]  # Numba's own
+
+    def typed(_: Any, *given: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            given = [Typed(t, a) for t, a in zip(signature.args, args, strict=True)]
+            result = Module(context, builder.module).call(builder, kernel, given)
+            if returns == types.none:
+                return context.get_dummy_value()
+            return context.cast(builder, result.code, result.type, returns)
+
+        return returns(*given), generate
+
+    listed = ", ".join(f"a{n}" for n in range(len(arguments)))
+    space: dict[str, Any] = {"typed": typed}
+    exec(f"def body(context, {listed}): return typed(context, {listed})", space)
+    space["body"] = intrinsic(space["body"])
+    exec(f"def kernel({listed}): return body({listed})", space)
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+    compile_function: Any = njit  # Numba's stub lacks these options
+    return compile_function(returns(*arguments), **options)(space["kernel"])
 
 
 def _parameter(kind: Any) -> tuple[str, int | None]:

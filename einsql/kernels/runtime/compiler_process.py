@@ -152,6 +152,7 @@ class CompilerProcess:
             requests, answers = _pipes(self._process)
             _send(requests, text)
             return _received(answers)
+        self._end()
         self._process = _started()
         requests, answers = _pipes(self._process)
         hello = b""

@@ -1,0 +1,297 @@
+"""Translates the text of kernels to LLVM, with Numba's operations but without its passes.
+
+Numba analyses the bytecode of a function, infers types, rewrites its own representation several
+times, and compiles and optimises every called function apart. Kernels are written in a small part
+of Python: numbers, pointers and arrays, assignments, `for` over ranges, `while`, `if`, calls. Their
+types follow from the text in order. All functions of a text become one LLVM module, which is
+optimised once: three to five times as fast for large kernels.
+
+The operations themselves (operators, NumPy's and this package's functions) are Numba's. A text
+beyond this part of Python raises `Unsupported`, and Numba compiles it.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from einsql.kernels.runtime.translated_expressions import (
+    BINARY,
+    Expressions,
+    Given,
+    Item,
+    Known,
+    Load,
+    Text,
+    Typed,
+    Unsupported,
+)
+
+_PASSES = 6
+"""Passes over a function's text until the types of its variables are stable; most take two."""
+
+
+@dataclass(eq=False)
+class Module:
+    """The functions of a kernel, in one LLVM module.
+
+    Attributes:
+        context: Numba's target context, which has the implementations of operations.
+        llvm: The LLVM module.
+        functions: The translated functions and their result types, by text and argument types.
+        types: The types of functions' results and variables, in the same way.
+    """
+
+    context: Any
+    llvm: Any
+    functions: dict[tuple[int, tuple[Any, ...]], tuple[Any, Any]] = field(default_factory=dict)
+    types: dict[tuple[int, tuple[Any, ...]], tuple[Any, dict[str, Any]]] = field(
+        default_factory=dict
+    )
+
+    def function(self, text: Text, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+        """The LLVM function of a text for argument types, and its result type."""
+        key = id(text.tree), arguments
+        if key not in self.functions:
+            result, variables = self.types_of(text, arguments)
+            self.functions[key] = self._emit(text, arguments, result, variables), result
+        return self.functions[key]
+
+    def types_of(self, text: Text, arguments: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
+        """The types of a function's result and of its variables, for argument types."""
+        key = id(text.tree), arguments
+        if key not in self.types:
+            self.types[key] = _infer(self, text, arguments)
+        return self.types[key]
+
+    def _emit(
+        self, text: Text, arguments: tuple[Any, ...], result: Any, variables: dict[str, Any]
+    ) -> Any:
+        convention = self.context.call_conv  # operations that are functions rely on it
+        kind = convention.get_function_type(result, arguments)
+        function = ir.Function(self.llvm, kind, self.llvm.get_unique_name(f"text.{text.tree.name}"))
+        function.linkage = "internal"
+        builder = ir.IRBuilder(function.append_basic_block())
+        writer = _Writer(self, text, variables, builder, result)
+        given = convention.get_arguments(function)
+        values = self.context.get_arg_packer(arguments).from_arguments(builder, given)
+        for arg, t, value in zip(text.tree.args.args, arguments, values, strict=True):
+            writer.assign(arg.arg, Typed(t, value))
+        writer.body(text.tree.body)
+        if not builder.block.is_terminated:
+            if result != types.none:
+                raise Unsupported("a function does not return")
+            writer.give(Typed(types.none, self.context.get_dummy_value()))
+        return function
+
+    def call(self, builder: Any, text: Text, args: Sequence[Typed]) -> Typed:
+        """Emits a call of a text."""
+        kinds = tuple(a.type for a in args)
+        function, result = self.function(text, kinds)
+        convention = self.context.call_conv
+        # No function of a kernel raises, so the status is always good.
+        _, code = convention.call_function(builder, function, result, kinds, [a.code for a in args])
+        return Typed(result, self.context.get_dummy_value() if result == types.none else code)
+
+
+def _infer(module: Module, text: Text, arguments: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
+    """The types of a function's result and variables."""
+    variables: dict[str, Any] = {}
+    for _ in range(_PASSES):
+        before = dict(variables)
+        reader = _Writer(module, text, variables, None, None)
+        for arg, t in zip(text.tree.args.args, arguments, strict=True):
+            reader.assign(arg.arg, Typed(t))
+        reader.body(text.tree.body)
+        if variables == before:
+            return reader.result or types.none, variables
+    raise Unsupported("types are not stable")
+
+
+class _Writer(Expressions):
+    """Goes through a function's statements: infers types, or emits code if there is a builder."""
+
+    def __init__(
+        self, module: Module, text: Text, variables: dict[str, Any], builder: Any, result: Any
+    ) -> None:
+        super().__init__(module, text, variables, builder)
+        self.result = result
+        self.loops: list[tuple[Any, Any]] = []
+        """The blocks after a `continue` and after a `break` of the enclosing loops."""
+
+    # Statements ----------------------------------------------------------------------
+
+    def body(self, statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            method = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
+            if method is None:
+                raise Unsupported(type(statement).__name__)
+            method(statement)
+            if self.builder is not None and self.builder.block.is_terminated:
+                return
+
+    def _do_pass(self, _: ast.Pass) -> None:
+        pass
+
+    def _do_expr(self, statement: ast.Expr) -> None:
+        if not isinstance(statement.value, ast.Constant):  # a docstring
+            self.expr(statement.value)
+
+    def _do_assign(self, statement: ast.Assign) -> None:
+        value = self.expr(statement.value)
+        for target in statement.targets:
+            self.store(target, value)
+
+    def _do_augassign(self, statement: ast.AugAssign) -> None:
+        operation = BINARY[type(statement.op)]
+        target = statement.target
+        if isinstance(target, ast.Name):
+            old = self.expr(ast.Name(target.id, ast.Load()))
+            self.store(target, self.call(operation, [old, self.expr(statement.value)]))
+            return
+        if not isinstance(target, ast.Subscript):
+            raise Unsupported("assignment to an attribute")
+        array, index = self.expr(target.value), self.expr(target.slice)
+        old = self.item(array, index)
+        new = self.call(operation, [old, self.expr(statement.value)])
+        self.call(operator.setitem, [array, index, new])
+
+    def store(self, target: ast.expr, value: Item) -> None:
+        if isinstance(target, ast.Name):
+            self.assign(target.id, self.typed(value))
+        elif isinstance(target, ast.Subscript):
+            array, index = self.expr(target.value), self.expr(target.slice)
+            self.call(operator.setitem, [array, index, value])
+        elif isinstance(target, ast.Tuple):
+            count = len(target.elts)
+            parts = [self.item(value, Known(n)) for n in range(count)]
+            for part_target, part in zip(target.elts, parts, strict=True):
+                self.store(part_target, part)
+        else:
+            raise Unsupported(type(target).__name__)
+
+    def assign(self, name: str, value: Typed) -> None:
+        """Sets a variable."""
+        if self.builder is None:
+            known = self.variables.get(name)
+            kind = value.type if known is None else self.united(known, value.type)
+            self.variables[name] = kind
+            return
+        self.builder.store(self.cast(value, self.variables[name]), self.place(name))
+
+    def _do_return(self, statement: ast.Return) -> None:
+        value = None if statement.value is None else self.typed(self.expr(statement.value))
+        if self.builder is None:
+            kind = types.none if value is None else value.type
+            self.result = kind if self.result is None else self.united(self.result, kind)
+        else:
+            self.give(value or Typed(types.none, self.context.get_dummy_value()))
+
+    def give(self, value: Typed) -> None:
+        """Emits a return."""
+        code = self.cast(value, self.result)
+        returned = self.context.get_return_value(self.builder, self.result, code)
+        self.context.call_conv.return_value(self.builder, returned)
+
+    def _do_if(self, statement: ast.If) -> None:
+        test = self.expr(statement.test)
+        if isinstance(test, Known):
+            self.body(statement.body if test.value else statement.orelse)
+            return
+        if self.builder is None:
+            self.body(statement.body)
+            self.body(statement.orelse)
+            return
+        self.branch(test, lambda: self.body(statement.body), lambda: self.body(statement.orelse))
+
+    def _do_while(self, statement: ast.While) -> None:
+        if statement.orelse:
+            raise Unsupported("else of a loop")
+        if self.builder is None:
+            self.expr(statement.test)
+            self.body(statement.body)
+            return
+        self.loop(lambda: self.truth(self.expr(statement.test)), statement.body, lambda: None)
+
+    def loop(
+        self, test: Callable[[], Any], body: Sequence[ast.stmt], step: Callable[[], None]
+    ) -> None:
+        builder = self.builder
+        head, inside, after, end = (builder.append_basic_block() for _ in range(4))
+        builder.branch(head)
+        builder.position_at_end(head)
+        builder.cbranch(test(), inside, end)
+        builder.position_at_end(inside)
+        self.loops.append((after, end))
+        self.body(body)
+        self.loops.pop()
+        if not builder.block.is_terminated:
+            builder.branch(after)
+        builder.position_at_end(after)
+        step()
+        builder.branch(head)
+        builder.position_at_end(end)
+
+    def _do_break(self, _: ast.Break) -> None:
+        if self.builder is not None:
+            self.builder.branch(self.loops[-1][1])
+
+    def _do_continue(self, _: ast.Continue) -> None:
+        if self.builder is not None:
+            self.builder.branch(self.loops[-1][0])
+
+    def _do_for(self, statement: ast.For) -> None:
+        target, iterated = statement.target, statement.iter
+        if not isinstance(target, ast.Name) or statement.orelse:
+            raise Unsupported("a loop over pairs")
+        if not (
+            isinstance(iterated, ast.Call)
+            and isinstance(iterated.func, ast.Name)
+            and iterated.func.id == "range"
+        ):
+            items = self.expr(iterated)
+            if not isinstance(items, Typed) or not isinstance(items.type, types.BaseTuple):
+                raise Unsupported("a loop over no range")
+            for n in range(len(items.type)):
+                self.assign(target.id, self.typed(self.item(items, Known(n))))
+                self.body(statement.body)
+            return
+        given = [self.expr(a) for a in iterated.args]
+        start, stop, step = (
+            [Known(0), *given, Known(1)] if len(given) == 1 else [*given, Known(1)][:3]
+        )
+        self.range_loop(target.id, start, stop, step, statement.body)
+
+    def range_loop(
+        self, name: str, start: Item, stop: Item, step: Item, body: Sequence[ast.stmt]
+    ) -> None:
+        if self.builder is None:
+            self.assign(name, Typed(types.int64))
+            self.body(body)
+            return
+        builder, word = self.builder, ir.IntType(64)
+        first, last, by = (self.cast(self.typed(x), types.int64) for x in (start, stop, step))
+        counter = cgutils.alloca_once(builder, word)  # type: ignore[no-untyped-call]  # Numba's own
+        builder.store(first, counter)
+
+        def test() -> Any:
+            now = builder.load(counter)
+            below = builder.icmp_signed("<", now, last)
+            if isinstance(step, Known):
+                return below if step.value > 0 else builder.icmp_signed(">", now, last)
+            rises = builder.icmp_signed(">", by, word(0))
+            return builder.select(rises, below, builder.icmp_signed(">", now, last))
+
+        def advance() -> None:
+            flags = ("nsw",) if isinstance(step, Known) else ()
+            builder.store(builder.add(builder.load(counter), by, flags=flags), counter)
+
+        setting = ast.Assign([ast.Name(name, ast.Store())], Given(Load(counter)))
+        self.loop(test, [setting, *body], advance)
