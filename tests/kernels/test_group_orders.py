@@ -135,3 +135,15 @@ def test_norms_are_one_group_in_every_order_and_layout(con: einsql.Connection, l
             assert _groups(con, text) == [("r0..r3", "group")] or sql is NORM, text
             assert [kernel for _, kernel in _groups(con, text)] == ["group"], text
             _compare(con, text, keys, wanted, "hst")
+
+
+@pytest.mark.parametrize("layout", list(map("".join, permutations("hsd"))))
+def test_the_macro_is_one_group_in_every_layout(con: einsql.Connection, layout: str) -> None:
+    """The number of terms by which it divides is a constant of the statement."""
+    _register(con, q=layout, k=layout.replace("s", "t"), v=layout[::-1].replace("s", "t"))
+    scores = np.einsum("hsd,htd->hst", _double("q"), _double("k")) / np.sqrt(EXTENTS["d"])
+    wanted = np.einsum("hst,htd->hsd", _weights(scores), _double("v"))
+    values = "(SELECT h, t, d AS o, val FROM v)"
+    sql = f"SELECT h, s, o AS d, val FROM attention(q, k, {values}, t, d)"
+    assert _groups(con, sql) == [("r0..r5", "group")]
+    _compare(con, sql, "h, s, d", wanted, "hsd")
