@@ -211,6 +211,9 @@ def _laid_out(
     if products:
         least, most = ROWS
         rows = max(least, min(most, rows // 12 * 12))
+    adjacent = not products and any(_is_across(m, classes.rows) for m in in_parts)
+    if adjacent and rows > PAD:  # complete cache lines
+        rows = rows // PAD * PAD
     rows = min(rows, extent)
     right = group if parts is None or parts.whole else in_parts
     if rows * row + sum(map(_right_bytes, right)) > LARGEST:
@@ -221,6 +224,8 @@ def _laid_out(
     strips = tuple(
         1
         if parts is None and any(group[at].limits for at in stage)
+        else rows  # loops along neighbours of different rows
+        if adjacent
         else max(1, min(rows, IN_FIRST_CACHE // _stage_bytes(group, stage, classes.rows)))
         for stage in stages
     )
@@ -247,6 +252,11 @@ def _laid_out(
         buffers=tuple(buffers),
         parts=parts,
     )
+
+
+def _is_across(m: Member, rows: Sequence[int]) -> bool:
+    """True if the values of neighbouring rows are adjacent in a result with inner keys."""
+    return m.own[m.last] == rows[-1] and not set(m.wide(m.node.keys)) <= set(rows)
 
 
 def _part(m: Member, parts: Parts | None) -> Member:
