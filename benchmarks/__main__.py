@@ -21,6 +21,7 @@ BENCHMARKS = {
     "norms": "norms:fused",
     "attention": "attention:heads",
     "long-attention": "attention:long",
+    "orders": "orders:orders",
     "semirings": "semirings:semirings",
     "maps": "maps:maps",
     "reductions": "reductions:reductions",

@@ -322,6 +322,22 @@ def test_a_count_over_a_dense_domain_is_a_constant() -> None:
     assert node.outputs == (Output("val", (Const(4, I64),), I64),)
 
 
+@pytest.mark.parametrize(
+    ("each", "exact"),
+    [(2.0, 8.0), (-0.0, 0.0), (2.0**51, 2.0**53), (2.0**52, None), (0.5, None), (np.inf, None)],
+)
+def test_a_sum_of_a_constant_folds_where_every_order_is_exact(
+    each: float, exact: float | None
+) -> None:
+    node = only(optimize(einsum("ij->i", X, value=Const(each, D), reduction="sum")).root)
+    (output,) = node.outputs
+    if exact is None:
+        assert output.reduction == "sum"
+    else:
+        assert output == Output("val", (Const(exact, D),), D)
+        assert not np.signbit(exact)
+
+
 def test_an_overflowing_constant_is_left_to_raise() -> None:
     big = Const(2**62, I64)
     node = only(optimize(einsum("ij->i", X, value=big, reduction="sum")).root)

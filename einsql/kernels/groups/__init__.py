@@ -3,7 +3,7 @@
 Intermediate results stay in the cache and are never materialized. Modules by theme:
 
 * Choice of nodes: `find`, `classes` (labels of one key), `limits` (guards).
-* Plan: `members`, `plan`, `weights` (softmax-like weights and their sums).
+* Plan: `members`, `orders` (of keys), `plan`, `weights` (softmax-like weights and their sums).
 * Source text: `places`, `online`, `driver`; `tiles` has the functions that it calls.
 * Runs: `group`.
 """

@@ -8,6 +8,7 @@ from math import prod
 
 from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.group import Group
+from einsql.kernels.groups.members import is_product
 from einsql.kernels.groups.plan import Plan, make_plan
 from einsql.kernels.kernel import Compile
 from einsql.kernels.vectorized import views
@@ -200,19 +201,12 @@ def _depth(node: EinSum, operand: Operand) -> int:
     """The number of multiplications that compute or use each passed value."""
     source = operand.source
     uses = 1
-    if _is_product(node):
+    if is_product(node):
         uses = prod(node.axis(k).extent for k in node.keys if k not in operand.labels)
     makes = 1
-    if isinstance(source, EinSum) and _is_product(source):
+    if isinstance(source, EinSum) and is_product(source):
         makes = prod(source.axis(x).extent for x in source.reduced)
     return max(uses, makes)
-
-
-def _is_product(node: EinSum) -> bool:
-    """True if a sum reads an operand's terms repeatedly, for keys that the operand lacks."""
-    summed = set(node.reduced)
-    keys = set(node.keys)
-    return any(summed & set(o.labels) and keys - set(o.labels) for o in node.operands)
 
 
 def _size(node: Node) -> int:

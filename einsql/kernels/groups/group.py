@@ -112,7 +112,9 @@ class Group:
                 raise first_error(reasons, int(failed))
         return [
             {
-                o.name: self._presence(at) if o.name == PRESENT else bound.results[at, o.name]
+                o.name: self._in_order(
+                    at, self._presence(at) if o.name == PRESENT else bound.results[at, o.name]
+                )
                 for o in node.outputs
             }
             for at, node in enumerate(self.nodes)
@@ -143,16 +145,21 @@ class Group:
         plan = self.plan
         fields_of = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
         results: dict[tuple[int, str], np.ndarray] = {}
+        inside: set[int] = set()
         for at, m in enumerate(plan.members):
             if m.visible:
                 own = {o.name: empty(m.node.schema.shape, o.dtype.numpy) for o in m.node.outputs}
                 results |= {(at, name): array for name, array in own.items()}
                 fields_of[id(plan.nodes[at])] = own
+                inside.add(id(plan.nodes[at]))
         arrays = {}
         for at, operand, name in self._external:
             m = plan.members[at]
             o = m.node.operands[operand]
-            arrays[at, operand, name] = _strided(m.node, o, name, fields_of[id(o.source)][name])
+            values = fields_of[id(o.source)][name]
+            arrays[at, operand, name] = _strided(
+                m.node, o, name, values, complete=id(o.source) in inside
+            )
         panel = {
             at: width(m.node.outputs[0].dtype.numpy.itemsize, m.node.axis(m.product.wide).extent)
             for at, m in enumerate(plan.members)
@@ -168,6 +175,11 @@ class Group:
             and bool(labels)
             and (array.strides[labels[-1]] != 1)
         )
+
+    def _in_order(self, at: int, result: np.ndarray) -> np.ndarray:
+        """A view of a member's result with the keys in the order of the node."""
+        keys = self.plan.members[at].node.keys
+        return result.transpose([keys.index(k) for k in self.plan.nodes[at].keys])
 
     def _presence(self, at: int) -> np.ndarray:
         """The presence of a result's points: they are within the limits of the result's labels."""
@@ -286,10 +298,15 @@ def _scratch(nbytes: int) -> np.ndarray:
     return empty((nbytes,), np.dtype(np.uint8))
 
 
-def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
-    """An operand within its labels' bounds, copied if a stride is no multiple of an element."""
+def _strided(
+    node: EinSum, operand: Operand, name: str, values: np.ndarray, complete: bool
+) -> Strided:
+    """An operand within its labels' bounds, copied if a stride is no multiple of an element.
+
+    A result of the group is read `complete`, and has its keys in the order of the labels.
+    """
     dtype = operand.source.schema.dtype(name).numpy
-    cut = window(node, operand)
+    cut = None if complete else window(node, operand)
     part = np.asarray(values if cut is None else values[cut], dtype)
     if not part.flags.aligned or any(s < 0 or s % dtype.itemsize for s in part.strides):
         part = np.ascontiguousarray(part).reshape(part.shape)

@@ -33,6 +33,7 @@ from einsql.kernels.groups.limits import (
     never_empty,
     over,
 )
+from einsql.kernels.groups.orders import Order, arranged
 from einsql.kernels.matmul.match import two_values
 from einsql.kernels.scalars import bounds_of
 
@@ -70,7 +71,8 @@ class Member:
 
     Attributes:
         origin: The node of the graph that other nodes' operands reference.
-        node: The node without presence and without its guard, which the limits replace.
+        node: The node with its keys in the group's order, without presence and without its guard,
+            which the limits replace.
         own: The class of each label.
         limits: The limits of the points that exist or are read.
         masks: The masks of the points.
@@ -105,7 +107,7 @@ def last_key(node: EinSum) -> str:
 
 
 def members(
-    nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool], block: int
+    nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool], order: Order
 ) -> list[Member] | None:
     """The nodes as members of a group; None if a node is unsupported or fusing does not pay.
 
@@ -113,15 +115,17 @@ def members(
         nodes: The nodes in order.
         classes: The classes of their labels.
         visible: For each node, whether it is read outside the group.
-        block: The class that is cut into blocks.
+        order: The order of the keys of every member.
     """
+    block = classes.rows[-1]
     split = _within_limits(nodes, classes, asked(nodes, classes, visible))
     if split is None:
         return None
     resolved, limits, masks = split
     _narrow(nodes, resolved, limits, classes, visible)
     group: list[Member] = []
-    for all_of in zip(nodes, resolved, classes.of, limits, masks, visible, strict=True):
+    bare = arranged(nodes, resolved, classes.of, order)
+    for all_of in zip(nodes, bare, classes.of, limits, masks, visible, strict=True):
         m = Member(*all_of)
         m = replace(m, product=match_product(m.node, m.own, classes.rows, block))
         if m.product is None and not _loops(m.node):
@@ -262,6 +266,13 @@ def _narrow(
 
 
 # Products
+
+
+def is_product(node: EinSum) -> bool:
+    """True if a sum reads an operand's terms repeatedly, for keys that the operand lacks."""
+    summed = set(node.reduced)
+    keys = set(node.keys)
+    return any(summed & set(o.labels) and keys - set(o.labels) for o in node.operands)
 
 
 def match_product(

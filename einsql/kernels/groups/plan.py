@@ -8,7 +8,8 @@ from math import prod
 
 from einsql.ir.einsum.graph import EinSum, exprs
 from einsql.kernels.groups.classes import Classes, classify
-from einsql.kernels.groups.members import Member, members
+from einsql.kernels.groups.members import Member, is_product, members
+from einsql.kernels.groups.orders import nearest, orders
 from einsql.kernels.groups.weights import Weights, deferred, masks_fit, taken_in_parts
 from einsql.kernels.loops.loop_nest import Nest, plan_nest, weight
 from einsql.kernels.runtime import thread_pool
@@ -127,13 +128,17 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
     if classes is None:
         return None
     extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
-    for block in sorted(classes.cut, key=lambda c: (-extent[c], -classes.cut.index(c))):
+    near = None if any(map(is_product, nodes)) else nearest(nodes, classes)
+    blocks = sorted(classes.cut, key=lambda c: (-extent[c], -classes.cut.index(c)))
+    blocks.sort(key=lambda c: c != near)
+    for block in blocks:
         for ordered in _rows(classes, block):
-            group = members(nodes, ordered, visible, block)
-            if group is not None and _limits_fit(group):
-                group = deferred(group, ordered.rows, block)
-                fits, _ = masks_fit(group)
-                return _sized(nodes, group, ordered) if fits else None
+            for order in orders(ordered, near):
+                group = members(nodes, ordered, visible, order)
+                if group is not None and _limits_fit(group):
+                    group = deferred(group, ordered.rows, block)
+                    fits, _ = masks_fit(group)
+                    return _sized(nodes, group, ordered) if fits else None
     return None
 
 
@@ -206,6 +211,9 @@ def _laid_out(
     if products:
         least, most = ROWS
         rows = max(least, min(most, rows // 12 * 12))
+    adjacent = not products and any(_is_across(m, classes.rows) for m in in_parts)
+    if adjacent and rows > PAD:  # complete cache lines
+        rows = rows // PAD * PAD
     rows = min(rows, extent)
     right = group if parts is None or parts.whole else in_parts
     if rows * row + sum(map(_right_bytes, right)) > LARGEST:
@@ -216,6 +224,8 @@ def _laid_out(
     strips = tuple(
         1
         if parts is None and any(group[at].limits for at in stage)
+        else rows  # loops along neighbours of different rows
+        if adjacent
         else max(1, min(rows, IN_FIRST_CACHE // _stage_bytes(group, stage, classes.rows)))
         for stage in stages
     )
@@ -242,6 +252,11 @@ def _laid_out(
         buffers=tuple(buffers),
         parts=parts,
     )
+
+
+def _is_across(m: Member, rows: Sequence[int]) -> bool:
+    """True if the values of neighbouring rows are adjacent in a result with inner keys."""
+    return m.own[m.last] == rows[-1] and not set(m.wide(m.node.keys)) <= set(rows)
 
 
 def _part(m: Member, parts: Parts | None) -> Member:

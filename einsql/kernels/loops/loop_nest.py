@@ -134,6 +134,9 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
         loops = [x for x in (*kept, *gone) if x != inner] + [inner]
         return Nest(loops=tuple(loops), kept=0, mode=Mode.MEMORY, carry=False, scatters=True)
     outer = [x for x in kept if x != inner]
+    if not gone or (node.is_elementwise and inner in kept):  # a label that is no key has one value
+        levels = len(outer) if gone else len(kept)
+        return Nest(loops=(*outer, *gone, inner), kept=levels, mode=Mode.REGISTERS, carry=False)
     if gone and inner in kept:
         derived_key = any(node.axis(k).define is not None for k in node.keys)
         small = reduced_work * min(STRIP, extent[inner]) <= LONGEST
@@ -144,8 +147,6 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
         return Nest(
             loops=(*outer, *gone, inner), kept=levels, mode=mode, carry=False, scatters=derived_key
         )
-    if not gone:
-        return Nest(loops=(*outer, inner), kept=len(kept), mode=Mode.REGISTERS, carry=False)
     loops = [*kept, *(x for x in gone if x != inner), inner]
     carry = not kept or reduced_work > LONGEST
     return Nest(loops=tuple(loops), kept=len(kept), mode=Mode.REGISTERS, carry=carry)

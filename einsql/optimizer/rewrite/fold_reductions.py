@@ -58,6 +58,10 @@ _WITNESSES = 64
 """The maximum of witnesses tried for a group: all ends of three labels, and three keys."""
 
 
+_EXACT = {DType.FLOAT: 2**24, DType.DOUBLE: 2**53}
+"""The greatest integer up to which sums of integers are exact in each order, by type."""
+
+
 def constant(node: EinSum, output: Output) -> Const | None:
     """The constant that an output provably equals at every key, or None."""
     if output.reduction is None:
@@ -77,10 +81,16 @@ def constant(node: EinSum, output: Output) -> Const | None:
         return None
     points = prod(a.extent for a in reduced if a.define is None)
     dense = is_total(node) and output.where == TRUE
-    if dense and reduction.monoid == "add" and output.dtype.is_integer and arg.dtype.is_integer:
+    if not dense or reduction.monoid != "add":
+        return None
+    if output.dtype.is_integer and arg.dtype.is_integer:
         total = int(arg.value) * points
         return _const(total, output.dtype) if fits((total, total), *output.dtype.range) else None
-    return None
+    most = _EXACT.get(output.dtype)
+    if most is None or arg.dtype is not output.dtype or not float(arg.value).is_integer():
+        return None
+    total = int(arg.value) * points
+    return _const(total, output.dtype) if abs(total) <= most else None
 
 
 def _const(value: object, dtype: DType) -> Const:
