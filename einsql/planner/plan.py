@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from einsql.planner.bounds_probe import Probe
     from einsql.planner.context import Context
     from einsql.planner.tile_plan import Part, TilePlan
+    from einsql.planner.value_ranges import RangeCondition
+
+    Condition: TypeAlias = Probe | RangeCondition
 else:  # imported for statements with tiles only
     tile_plan = LazyModule("einsql.planner.tile_plan")
 
@@ -43,8 +46,8 @@ class Plan:
         optimized: The rewritten graph with its trace.
         site_plan: The cuts, the program and the applied rules for several sites.
         volatile: Whether the plan runs only once, as computing a bound from the data is costly.
-        probes: The other bounds that were computed from the data; the plan is valid while they
-            hold.
+        probes: Other bounds and ranges of values that were computed from the data; the plan is
+            valid while they hold.
         parts: The parts of the statement whose results the program reads.
     """
 
@@ -60,7 +63,7 @@ class Plan:
     columns: tuple[ResultColumn, ...] = ()
     description: tuple[tuple[Any, ...], ...] = ()
     parts: tuple[Part, ...] = ()
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[Condition, ...] = ()
     reads: tuple[tuple[str, np.ndarray], ...] = ()
     """Tensors in payload files, and the box of keys that is read of each tensor."""
     memory: Memory | None = None

@@ -29,8 +29,16 @@ from einsql.planner.dependencies import (
     TensorDependency,
 )
 from einsql.planner.plan import Plan
-from einsql.planner.stored_inputs import idle_reason, parts_input, stored_input, sum_of_parts
+from einsql.planner.stored_inputs import (
+    boxes_read,
+    idle_reason,
+    parts_input,
+    stored_input,
+    sum_of_parts,
+)
 from einsql.planner.target import ExecutionTarget, target_of
+from einsql.planner.value_ranges import ranges_of
+from einsql.sql.binder.value_ranges import Ranges
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -57,7 +65,7 @@ if TYPE_CHECKING:
     from einsql.optimizer import tra
     from einsql.optimizer.site_optimizer import SitePlan
     from einsql.planner import bounds_probe, device_program, sites, tile_plan
-    from einsql.planner.bounds_probe import Probe
+    from einsql.planner.plan import Condition
     from einsql.planner.sites import OnSites
     from einsql.planner.tile_plan import Part, TilePlan, TileProgram
     from einsql.sql.tiles import free_tiling
@@ -89,7 +97,8 @@ class BinderCatalog:
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)
     volatile: bool = False
-    probes: list[Probe] = field(default_factory=list)
+    probes: list[Condition] = field(default_factory=list)
+    """The facts about the data on which the plan relies."""
     computed: dict[str, tuple[PartInput, Relation | TileRelation]] = field(default_factory=dict)
     """The relations that parts of the statement compute, by the names of their inputs."""
     tables: Tables | None = None
@@ -111,11 +120,14 @@ class BinderCatalog:
     """The number of sites of the statement."""
     mesh: tuple[tuple[str, int], ...] = field(init=False)
     """The axes of the mesh of these sites; empty without one."""
+    ranges: Ranges = field(init=False)
+    """The ranges of the inputs' values."""
 
     def __post_init__(self) -> None:
         self.float_stays = self.settings.float_math == "float"
         self.sites = self.settings.sites
         self.mesh = self.settings.mesh_in_force
+        self.ranges = ranges_of(self.dependencies, self.fields, self.probes, self.store)
 
     def relation(self, name: str) -> Relation | None:
         """Returns a stored tensor, a registered array or an array in the caller's scope."""
@@ -425,26 +437,7 @@ def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray]
     stored = {n for n, f in catalog.fields.items() if as_fields(f).layout is not None}
     if not stored or catalog.settings.device != "cpu":
         return ()  # a device stores complete tensors
-    boxes: dict[str, np.ndarray] = {}
-    for node in walk(*roots):
-        if isinstance(node, Input):
-            if node in roots and node.name in stored:
-                boxes[node.name] = _box([(k.lo, k.hi) for k in node.schema.keys])
-            continue
-        axes = {a.label: (a.lo, a.hi) for a in node.axes}
-        for operand in node.operands:
-            source = operand.source
-            if isinstance(source, Input) and source.name in stored:
-                box = _box([axes[label] for label in operand.labels])
-                known = boxes.get(source.name, box)
-                boxes[source.name] = np.stack(
-                    [np.minimum(known[:, 0], box[:, 0]), np.maximum(known[:, 1], box[:, 1])], 1
-                )
-    return tuple(boxes.items())
-
-
-def _box(bounds: Sequence[tuple[int, int]]) -> np.ndarray:
-    return np.array(bounds, np.int64).reshape(-1, 2)
+    return boxes_read(roots, stored)
 
 
 def _notice_once(catalog: BinderCatalog, notices: list[str], notice: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.plural import plural
 from einsql.core.settings import Settings, mesh_text, points
-from einsql.ir.einsum.graph import EinSum, Input, Node
+from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.kept_sums import sum_over_first_key
 from einsql.ir.einsum.sharded_notation import Axes
 from einsql.ir.layout import Layout, Mesh, placement
@@ -102,3 +105,32 @@ def idle_reason(tensor: Tensor, settings: Settings) -> str:
         return f"{prefix}the mesh {mesh} is without force at {plural(settings.sites, 'site')}"
     missing = missing_axes(partition, Mesh(settings.mesh))
     return f'{prefix}the mesh has no axis "{missing[0]}"' if missing else ""
+
+
+def boxes_read(roots: Roots, names: Collection[str]) -> tuple[tuple[str, np.ndarray], ...]:
+    """The box of each named input that a graph reads: int64 (keys, 2).
+
+    Args:
+        roots: The graph.
+        names: The names of the inputs.
+    """
+    boxes: dict[str, np.ndarray] = {}
+    for node in walk(*roots):
+        if isinstance(node, Input):
+            if node in roots and node.name in names:
+                boxes[node.name] = _box([(k.lo, k.hi) for k in node.schema.keys])
+            continue
+        axes = {a.label: (a.lo, a.hi) for a in node.axes}
+        for operand in node.operands:
+            source = operand.source
+            if isinstance(source, Input) and source.name in names:
+                box = _box([axes[label] for label in operand.labels])
+                known = boxes.get(source.name, box)
+                boxes[source.name] = np.stack(
+                    [np.minimum(known[:, 0], box[:, 0]), np.maximum(known[:, 1], box[:, 1])], 1
+                )
+    return tuple(boxes.items())
+
+
+def _box(bounds: Sequence[tuple[int, int]]) -> np.ndarray:
+    return np.array(bounds, np.int64).reshape(-1, 2)

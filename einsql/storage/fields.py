@@ -165,7 +165,7 @@ class Summands:
 class LocalFields(dict[str, np.ndarray], Fields):
     """Fields with arrays in this process's memory, the most common case."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     is_local = True
 

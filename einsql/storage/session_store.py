@@ -30,6 +30,7 @@ from einsql.storage.objects import (
 )
 from einsql.storage.out_of_memory import Room
 from einsql.storage.undo_log import Index, Overwritten
+from einsql.storage.value_ranges import KnownRanges
 
 _INSTEAD = (
     "CREATE TEMP TENSOR creates a tensor for this session only; connect without read_only=True to "
@@ -49,6 +50,7 @@ class Store:
         memory: The session's memory budget; None for no limit.
         settle: Moves fields to be stored to files if they do not fit in memory.
         lent: Returns the fields of a tensor for plans.
+        ranges: The known ranges of values of stored tensors.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Store:
         self._since = object()
         self._undo = Overwritten()
         self._savepoints: list[ReferenceType[Overwritten]] = []
+        self.ranges = KnownRanges()
         self.memory: Room | None = None
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.lent: Callable[[Tensor], Fields] = lambda tensor: tensor.relation.fields
@@ -175,6 +178,7 @@ class Store:
         if isinstance(stored, Tensor) and not stored.borrowed and stored.relation.fields is before:
             relation = replace(stored.relation, fields=now)
             self.objects[name] = replace(stored, relation=relation)
+            self.ranges.move(name, before, now)
 
     def remove(self, name: str) -> None:
         """Removes a name; an object that a TEMP tensor or a registered array has hidden reappears.

@@ -27,6 +27,10 @@ STATEMENTS = {
         WITH e AS (SELECT i, j, EXP(val - MAX(val) OVER (PARTITION BY i)) AS val FROM x)
         SELECT i, j, val / SUM(val) OVER (PARTITION BY i) AS val FROM e""",
     "embedding": "SELECT t.p, e.d, e.val FROM tokens t JOIN e ON e.w = t.val",
+    "embedding_out_of_range": "SELECT t.p, e.d, e.val FROM outside t JOIN e ON e.w = t.val",
+    "embedding_product": """
+        WITH x AS (SELECT t.p, e.d, e.val FROM tokens t JOIN e ON e.w = t.val)
+        SELECT p, c, SUM(x.val * m.val) AS val FROM x JOIN m USING (d) GROUP BY p, c""",
     "segments": "SELECT j // 2 AS p, SUM(val) AS val FROM x GROUP BY j // 2",
     "convolution": """
         SELECT y.j, SUM(s.val * y.val) AS val FROM s, y WHERE s.j = y.j + y.k GROUP BY y.j""",
@@ -45,6 +49,8 @@ def test_plan(name: str) -> None:
     con.register("s", np.ones((8, 8), np.float32), ("i", "j"))
     con.register("e", np.ones((9, 3), np.float32), ("w", "d"))
     con.register("tokens", np.array([1, 8, 3], np.int32), ("p",))
+    con.register("outside", np.array([1, 9, 3], np.int32), ("p",))
+    con.register("m", np.ones((3, 7), np.float32), ("d", "c"))
     text = f"{con.explain(STATEMENTS[name])}\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("EINSQL_GOLDEN"):

@@ -55,11 +55,17 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A field of the node's operand number `operand` at the current point."""
+    """A field of the node's operand number `operand` at the current point.
+
+    Attributes:
+        within: The inclusive bounds of all elements of an integer field; None if only those of its
+            type are known.
+    """
 
     operand: int
     field: str
     dtype: DType
+    within: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Axis, Call, Const, Expr, Label, subexpressions
+from einsql.ir.einsum.graph import Axis, Call, Const, Expr, Label, Value, subexpressions
 from einsql.ir.functions import SCALARS, Interval
 from einsql.ir.functions.casts import cast_interval, failure_of
 
@@ -51,7 +51,8 @@ def raw_interval(expr: Expr, bounds: Bounds, depth: int = DEPTH) -> Interval:
     if not expr.dtype.is_integer:
         return None
     if not isinstance(expr, Call):
-        return expr.dtype.range
+        known = expr.within if isinstance(expr, Value) else None
+        return known or expr.dtype.range
     if depth == 0:
         return None
     if expr.fn == "cast":

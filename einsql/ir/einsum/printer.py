@@ -14,6 +14,7 @@ from einsql.ir.einsum.graph import (
     Param,
     Roots,
     Value,
+    subexpressions,
     walk,
 )
 
@@ -60,6 +61,15 @@ def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
     return f"{expr.fn.upper()}({', '.join(args)})"
 
 
+def _ranges(define: Expr, names: tuple[str, ...]) -> str:
+    """The ranges of values that prove the bounds of a derived label, in parentheses."""
+    values = dict.fromkeys(e for e in subexpressions(define) if isinstance(e, Value) and e.within)
+    ranges = [
+        f"{format_expr(v, names)} in {v.within[0]}..{v.within[1]}" for v in values if v.within
+    ]
+    return f"  ({', '.join(ranges)})" if ranges else ""
+
+
 def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
     """Formats a node as lines; `names` are its operands' names."""
     axes = {a.label: a for a in node.axes}
@@ -72,7 +82,7 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
     if over:
         lines.append(f"  over    {', '.join(over)}")
     lines += [
-        f"  let     {a.label} = {format_expr(a.define, names)}"
+        f"  let     {a.label} = {format_expr(a.define, names)}{_ranges(a.define, names)}"
         for a in node.axes
         if a.define is not None
     ]

@@ -16,7 +16,17 @@ from math import prod
 
 from einsql.core.schema import DType
 from einsql.errors import DataError
-from einsql.ir.einsum.graph import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
+from einsql.ir.einsum.graph import (
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Value,
+    conjuncts,
+    operands_of,
+)
 from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import SCALARS, Failure
 from einsql.kernels.loops.loop_nest import Nest, expensive, product
@@ -282,6 +292,9 @@ class Points(Builder):
         if within is None or within[0] < axis.lo or within[1] >= axis.hi:
             hi = self.param(Role.HI, axis.label)
             self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
+        elif operands_of(define):  # the owner of an array may change it while the kernel runs
+            hi = self.param(Role.HI, axis.label)
+            value = self.temp(f"min(max({value}, {lo}), {hi} - 1)")
         self.index[axis.label] = self.temp(f"{value} - {lo}")
         self.level[axis.label] = self.at
         self.names[self.at][Label(axis.label)] = value

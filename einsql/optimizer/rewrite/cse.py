@@ -84,7 +84,8 @@ def _read_shared(node: EinSum, done: Mapping[int, tuple[Node, _Fields]]) -> EinS
         return node
 
     def shared(v: Value) -> Value:
-        return Value(numbers[v.operand], renamed[v.operand].get(v.field, v.field), v.dtype)
+        name = renamed[v.operand].get(v.field, v.field)
+        return replace(v, operand=numbers[v.operand], field=name)
 
     return map_exprs(node, lambda e: map_values(e, shared))
 

@@ -10,6 +10,7 @@ from sqlglot import exp
 from einsql.core.schema import Schema
 from einsql.ir.einsum.graph import EinSum, PartInput
 from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.value_ranges import Ranges
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -61,7 +62,13 @@ class Joining(Environment, Protocol):
 
 
 class Catalog(Protocol):
-    """The relations, views and macros outside of a statement, by name."""
+    """The relations, views and macros outside of a statement, by name.
+
+    Attributes:
+        ranges: The ranges of the values of these relations.
+    """
+
+    ranges: Ranges
 
     @property
     def float_stays(self) -> bool:

@@ -36,6 +36,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import can_raise, interval
 from einsql.ir.functions import Interval
+from einsql.sql.binder.value_ranges import Ranges, proven_within
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError, folded, parameters_of
 from einsql.sql.parameters.windows import Edge, Window, Windows, edges_of
@@ -60,6 +61,8 @@ class Domain:
     """The bounds of raw labels from parameters, in addition to `axes`."""
     settled: set[Expr] = field(default_factory=set)
     """The conditions of these bounds that remain in the guard."""
+    ranges: Ranges | None = None
+    """The ranges of the inputs' values; None if definitions are proven without them."""
 
     @property
     def parameters(self) -> BoundParameters:
@@ -217,6 +220,9 @@ class Domain:
         may_define = b.dtype.is_integer and a.name not in self.outer
         if not may_define or a.name in self.defines or a.name in self.reach(b):
             return False
+        if self.ranges is not None:
+            lo, hi = self.axes[a.name]
+            b = proven_within(b, lo, hi, self.bounds(), self.operands, self.ranges)
         self.defines[a.name] = b
         return True
 
@@ -330,6 +336,7 @@ class Domain:
             windows=self.windows,
             edges=dict(self.edges),
             settled=set(self.settled),
+            ranges=self.ranges,
         )
 
     def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:

@@ -62,7 +62,7 @@ class SelectBinder:
         self.query = query
         self.parent = parent
         self.scope: Scope = Scope()
-        self.domain = Domain(windows=query.windows)
+        self.domain = Domain(windows=query.windows, ranges=query.catalog.ranges)
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
         self.parameters = query.parameters
