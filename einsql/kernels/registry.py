@@ -34,14 +34,14 @@ from einsql.kernels.vectorized.views import VIEWS
 if TYPE_CHECKING:
     from einsql.kernels import convolutions, packed, segments, sparse
     from einsql.kernels.matmul import ranged
-    from einsql.kernels.vectorized import numpy_map, rare_extremes, vector
+    from einsql.kernels.vectorized import numpy_map, rare_extremes, running, vector
 else:  # loaded when a node needs one of these modules
     convolutions, packed, segments, sparse = lazy_modules(
         "einsql.kernels", "convolutions", "packed", "segments", "sparse"
     )
     (ranged,) = lazy_modules("einsql.kernels.matmul", "ranged")
-    numpy_map, rare_extremes, vector = lazy_modules(
-        "einsql.kernels.vectorized", "numpy_map", "rare_extremes", "vector"
+    numpy_map, rare_extremes, running, vector = lazy_modules(
+        "einsql.kernels.vectorized", "numpy_map", "rare_extremes", "running", "vector"
     )
 
 SMALL = 1 << 16
@@ -67,6 +67,12 @@ def _match_sparse(node: EinSum, jit: str = "wait") -> Runner | None:
     return sparse.compile_sparse(
         node, lambda part: compile_node(part, jit).run, lambda: _compile_whole(node, jit).run
     )
+
+
+def _match_running(node: EinSum, jit: str = "wait") -> Runner | None:
+    if node.points <= SMALL or node.guard == TRUE:
+        return None
+    return running.compile_running(node, lambda part: compile_node(part, jit).run)
 
 
 def _match_gather(node: EinSum, jit: str = "wait") -> Runner | None:
@@ -99,6 +105,11 @@ SPARSE = Kernel(
     "a float sum of products over present elements skips absent tiles, or those not stored",
     _match_sparse,
 )
+RUNNING = Kernel(
+    "running",
+    "reductions over a label up to a key, or from it, are running reductions of linear time",
+    _match_running,
+)
 PACKED = Kernel(
     "packed",
     "a reduction over two sides with keys of their own is register tiles",
@@ -124,6 +135,7 @@ LOOPS = Kernel(
 
 KERNELS: tuple[Kernel, ...] = (
     VIEWS,
+    RUNNING,
     SPARSE,
     CONTRACTION,
     WINDOWS,
@@ -161,6 +173,9 @@ def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
     within_limits = _ranged(node, jit)
     if within_limits is not None:
         return within_limits
+    runs = _match(replace(RUNNING, match=lambda part: _match_running(part, jit)), node, jit)
+    if runs is not None:
+        return runs
     contractions = [
         o
         for o in node.outputs

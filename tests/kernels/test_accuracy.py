@@ -268,7 +268,26 @@ def test_sums_over_computed_labels(name: str) -> None:
 
 def test_every_kernel_that_sums_has_a_form() -> None:
     kernels = {kernel.name for kernel in KERNELS} - NO_SUMS
-    assert kernels == {"sparse", "blas", "windows", "segments", "packed", "vector", "loops"}
+    assert kernels == {
+        "running", "sparse", "blas", "windows", "segments", "packed", "vector", "loops"
+    }  # fmt: skip
+
+
+@TYPES
+def test_running_sums(dtype: DType) -> None:
+    for left, _ in patterns(SHORT * MORE, dtype).values():
+        n = len(left)
+        source, fields = tensor("a", left, dtype)
+        guard = Call("le", (Label("k"), Label("i")), DType.BOOLEAN)
+        output = Output("s", (Value(0, "val", dtype),), dtype, "sum")
+        space = (Axis("k", 0, n), Axis("i", 0, n))
+        node = EinSum(space, (Operand(source, ("k",)),), guard, ("i",), (output,))
+        compiled = compile_node(node)
+        assert compiled.kernel == "running"
+        sums = compiled.run([fields], no_tick)["s"]
+        for i in {0, 255, 256, n // 3, n - 2, n - 1}:
+            added = left[: i + 1]
+            assert worst(sums[i : i + 1], np.ones(1), added, np.ones_like(added)) <= 1
 
 
 @TYPES

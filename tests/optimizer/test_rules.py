@@ -117,6 +117,24 @@ def filtering() -> EinSum:
     return einsum("i->i", largest, value=SQUARED, guard=guard, extra=(PRESENCE,))
 
 
+def triangle(dtype: DType = D) -> EinSum:
+    """A sparse product of which only the part above the diagonal is selected."""
+    x, y = (tensor(n, (0, 4), (0, 9), dtype=dtype, present=True) for n in "xy")
+    there = conj(Value(0, PRESENT, B), Value(1, PRESENT, B))
+    product = Call("mul", (val(0, dtype), val(1, dtype)), dtype)
+    return einsum(
+        "ik,jk->ij", x, y, value=product, reduction="sum",
+        guard=conj(there, less(Label("i"), Label("j"))), extra=(PRESENCE,),
+    )  # fmt: skip
+
+
+def pulling(dtype: DType = D) -> EinSum:
+    value = val(0, dtype)
+    return einsum(
+        "ij->ij", triangle(dtype), value=value, guard=Value(0, PRESENT, B), extra=(PRESENCE,)
+    )
+
+
 def pruning() -> EinSum:
     extra = (Output("unread", (val(1),), D, "max"),)
     sums = einsum("ij,ij->i", X, Y, reduction="sum", extra=extra)
@@ -195,6 +213,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "unify-labels": unifying,
     "push-bounds": slicing,
     "push-filter": filtering,
+    "pull-filter": pulling,
     "prune-outputs": pruning,
     "fold-reductions": counting,
     "inline-views": viewing,
@@ -273,6 +292,7 @@ def test_rules_fire_on_random_graphs() -> None:
         dividing,
         solving,
         showing,
+        pulling,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)

@@ -10,7 +10,7 @@ from einsql.optimizer.rewrite.computed_keys import SOLVE_KEYS
 from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
 from einsql.optimizer.rewrite.cse import SHARE
 from einsql.optimizer.rewrite.domain_bounds import NARROW_AXES, PUSH_BOUNDS, UNIFY_LABELS
-from einsql.optimizer.rewrite.filters import PUSH_FILTER
+from einsql.optimizer.rewrite.filters import PULL_FILTER, PUSH_FILTER
 from einsql.optimizer.rewrite.fold_expressions import FOLD_CONSTANTS
 from einsql.optimizer.rewrite.fold_reductions import FOLD_REDUCTIONS
 from einsql.optimizer.rewrite.inline_producers import FUSE_MAPS, INLINE_VIEWS
@@ -55,7 +55,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("share", (SHARE,), 1),
     Stage("fuse", (FUSE_MAPS, *_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
     # After fusing, because only the remaining nodes need filters and contraction orders.
-    Stage("order", (PUSH_FILTER, FACTOR_ORDER), 4),
+    Stage("order", (PUSH_FILTER, PULL_FILTER, FACTOR_ORDER), 4),
     Stage(
         "settle",
         (FOLD_CONSTANTS, NARROW_AXES, FOLD_REDUCTIONS, PUSH_BOUNDS, PRUNE_OUTPUTS, SHARE),
