@@ -19,9 +19,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -58,6 +58,7 @@ class Line:
         new: The first run on another shape.
         new_repeated: A repeated run on it.
         seen: The first run on the first shape again.
+        processor: Seconds of all processors in the processes, by what runs.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Line:
     new: float
     new_repeated: float
     seen: float
+    processor: Mapping[str, float]
 
     def above(self) -> dict[str, float]:
         """Seconds above what each mode is compared with."""
@@ -110,6 +112,11 @@ def findings(lines: Sequence[Line]) -> Iterator[Finding]:
             what = f"{mode}, {'the next' if number else 'the worst'}"
             yield _finding(what, seconds, None if number else worst, name)
 
+    for what in ("empty", "einsql"):
+        seconds = median(x.processor[what] - x.processor["numpy"] for x in lines)
+        mode = "empty" if what == "empty" else "warm"
+        yield _finding(f"{mode} − NumPy, median, seconds of the processors", seconds, None)
+
 
 def _finding(what: str, seconds: float, aim: float | None, name: str = "") -> Finding:
     target = "" if aim is None else f"≤ {aim * 1e3:.0f} ms"
@@ -136,6 +143,7 @@ def line(number: int, rounds: int = ROUNDS) -> Line:
         with run.cache() as empty:
             run("einsql", empty, answer="first.answer.npy")
         _check(statement, folder)
+        run.processor.clear()
         taken: dict[str, list[float]] = {}
         turns = _turns(run)
         shuffle = Random(0)
@@ -144,7 +152,9 @@ def line(number: int, rounds: int = ROUNDS) -> Line:
                 for mode, seconds in turns[what]().items():
                     taken.setdefault(mode, []).append(seconds)
         _check(statement, folder)
-    return Line(statement.name, **{mode: median(seconds) for mode, seconds in taken.items()})
+    medians = {mode: median(seconds) for mode, seconds in taken.items()}
+    processor = {what: median(seconds) for what, seconds in run.processor.items()}
+    return Line(statement.name, **medians, processor=processor)
 
 
 def _turns(run: _Process) -> dict[str, Callable[[], dict[str, float]]]:
@@ -180,21 +190,27 @@ class _Process:
     Attributes:
         number: The statement's number.
         folder: The directory of its arrays.
+        processor: Seconds of all processors in each process so far, by what ran.
     """
 
     number: int
     folder: Path
+    processor: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def warm(self) -> Path:
         return self.folder / "warm"
 
     def __call__(self, what: str, cache: Path, *, jit: str = "auto", answer: str = "") -> float:
+        """Runs a process to its end; its seconds."""
         cache.mkdir(0o700, exist_ok=True)
         arguments = [what, str(self.number), str(self.folder)]
         if answer:
             arguments.append(str(self.folder / answer))
-        return float(_whole([*_MODULE, *arguments], cache, jit))
+        seconds, processor = _whole([*_MODULE, *arguments], cache, jit).split()
+        mode = "empty" if what == "einsql" and cache != self.warm else what
+        self.processor.setdefault(mode, []).append(float(processor))
+        return float(seconds)
 
     @contextmanager
     def cache(self, of: Path | None = None) -> Iterator[Path]:
@@ -210,7 +226,7 @@ _MODULE = (sys.executable, "-m", "benchmarks.first_run")
 
 
 def _whole(command: Sequence[str], cache: Path, jit: str) -> str:
-    """Runs a process to its end; what was printed, at last its seconds."""
+    """Runs a process to its end; what it printed, its seconds and the processors'."""
     environment = {**os.environ, "EINSQL_CACHE_DIR": str(cache), "EINSQL_JIT": jit}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
     wrapped = [sys.executable, "-S", "-m", "benchmarks.whole_process", *command]

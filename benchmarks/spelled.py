@@ -29,7 +29,7 @@ _PAIRS = "SELECT i, j, {} AS val FROM a JOIN b USING (k) GROUP BY i, j"
 _PAIR = {"a": "i k", "b": "j k"}
 _ROWS = "SELECT i, {} AS val FROM x GROUP BY i"
 _COLUMNS = "SELECT j, {} AS val FROM x GROUP BY j"
-_LARGE = {"i": 2000, "j": 1500}
+_LARGE = {"i": 2500, "j": 2000}
 _THREE = {"n": 60, "i": 200, "j": 250}
 _CUBE = {"x": "n i j"}
 _MATRIX = {"x": "i j"}
@@ -80,7 +80,7 @@ QUERIES = (
           {"i": 1200, "j": 150, "k": 1000, "l": 120, "m": 900}),
     Query("quadratic forms", "SELECT n, SUM(x.val * m.val * y.val) AS val FROM x JOIN m USING (d) "
           "JOIN y USING (n, e) GROUP BY n", {"x": "n d", "m": "d e", "y": "n e"},
-          {"n": 6000, "d": 96, "e": 80}),
+          {"n": 20_000, "d": 96, "e": 80}),
     Query("outer product", "SELECT i, j, a.val * b.val AS val FROM a, b", {"a": "i", "b": "j"},
           {"i": 5000, "j": 4000}),
     Query("Hadamard", _TWO.format("x.val * y.val"), _BOTH, _LARGE),
@@ -138,22 +138,22 @@ m AS (SELECT j, SQRT(SUM(val * val)) AS val FROM b GROUP BY j),
 p AS (SELECT i, j, SUM(a.val * b.val) AS val FROM a JOIN b USING (k) GROUP BY i, j)
 SELECT i, j, p.val / (n.val * m.val) AS val FROM p JOIN n USING (i) JOIN m USING (j)""",
           _PAIR, {"i": 1000, "j": 900, "k": 64}),
-    Query("AVG by row", _ROWS.format("AVG(val)"), _MATRIX, {"i": 3000, "j": 2000}),
-    Query("AVG by column", _COLUMNS.format("AVG(val)"), _MATRIX, {"i": 3000, "j": 2000}),
+    Query("AVG by row", _ROWS.format("AVG(val)"), _MATRIX, {"i": 5000, "j": 2500}),
+    Query("AVG by column", _COLUMNS.format("AVG(val)"), _MATRIX, {"i": 5000, "j": 2500}),
     Query("variance by column", _COLUMNS.format("VAR_POP(val)"), _MATRIX, _LARGE),
     Query("sum of squares", "SELECT n, j, SUM(val * val) AS val FROM x GROUP BY n, j", _CUBE,
-          {"n": 60, "i": 250, "j": 300}),
+          {"n": 100, "i": 300, "j": 350}),
     Query("sum of the first axis", "SELECT i, j, SUM(val) AS val FROM x GROUP BY i, j", _CUBE,
-          {"n": 60, "i": 250, "j": 300}),
+          {"n": 100, "i": 300, "j": 350}),
     Query("greatest of the last axis", "SELECT n, i, MAX(val) AS val FROM x GROUP BY n, i", _CUBE,
-          {"n": 60, "i": 250, "j": 300}),
+          {"n": 100, "i": 300, "j": 350}),
     Query("place of the greatest", _ROWS.format("ARG_MAX(j, val)"), _MATRIX,
-          {"i": 3000, "j": 2000}),
+          {"i": 5000, "j": 2500}),
     Query("SUM of EXP", _ROWS.format("SUM(EXP(val))"), _MATRIX, _LARGE),
     Query("count of positive", "SELECT j, COUNT(*) FILTER (WHERE val > 0) AS val FROM x GROUP BY j",
-          _MATRIX, {"i": 3000, "j": 2000}),
+          _MATRIX, {"i": 5000, "j": 2500}),
     Query("weighted means", "SELECT j, SUM(x.val * w.val) / SUM(w.val) AS val FROM x "
-          "JOIN w USING (i) GROUP BY j", {"x": "i j", "w": "i >"}, _LARGE),
+          "JOIN w USING (i) GROUP BY j", {"x": "i j", "w": "i >"}, {"i": 8000, "j": 2500}),
     Query("below the diagonal", "SELECT i, SUM(val) AS val FROM x WHERE j <= i GROUP BY i",
           _MATRIX, {"i": 2500, "j": 2500}),
     Query("attention", _ATTENTION.format(""), _HEADS, _HEADED),
@@ -161,14 +161,14 @@ SELECT i, j, p.val / (n.val * m.val) AS val FROM p JOIN n USING (i) JOIN m USING
     Query("convolution 3×3", """SELECT o, p.h, q.w, SUM(x.val * f.val) AS val
 FROM range({h} - 2) AS p(h), range({w} - 2) AS q(w), x JOIN f USING (c)
 WHERE x.h = p.h + f.r AND x.w = q.w + f.s GROUP BY o, p.h, q.w""",
-          {"x": "c h w", "f": "o c r s"}, {"h": 64, "w": 72, "c": 16, "o": 24, "r": 3, "s": 3}),
+          {"x": "c h w", "f": "o c r s"}, {"h": 128, "w": 136, "c": 16, "o": 24, "r": 3, "s": 3}),
     Query("moving averages", "SELECT r, t.i, AVG(x.val) AS val FROM range({i} - 8) AS t(i), "
           "range(9) AS k(d), x WHERE x.i = t.i + k.d GROUP BY r, t.i", {"x": "r i"},
           {"r": 100, "i": 8000}),
     Query("pooling", "SELECT n, i // 4 AS i, j // 5 AS j, MAX(val) AS val FROM x "
           "GROUP BY n, i // 4, j // 5", _CUBE, {"n": 60, "i": 200, "j": 250}),
     Query("rows by number", "SELECT e, d, t.val FROM k JOIN t ON t.w = k.val",
-          {"k": "e < w", "t": "w d"}, {"e": 8000, "w": 9000, "d": 200}),
+          {"k": "e < w", "t": "w d"}, {"e": 20_000, "w": 9000, "d": 250}),
     Query("rows by number, product", """WITH r AS (
   SELECT e, d, t.val FROM k JOIN t ON t.w = k.val)
 SELECT e, f, SUM(r.val * m.val) AS val FROM r JOIN m USING (d) GROUP BY e, f""",

@@ -1,7 +1,8 @@
-"""Seconds of a command from its start to its end: `python -S -m benchmarks.whole_process COMMAND`.
+"""Seconds of a command, and of the processor: `python -S -m benchmarks.whole_process COMMAND`.
 
-Processes that the command leaves running, such as a compiler, end before the answer is printed, so
-that they do not slow down the next measurement. They do not count.
+The command is measured from start to end. Processes that it leaves running, such as a compiler,
+end before the answer is printed, so that they do not slow down the next measurement. They do not
+count.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ def main(command: list[str]) -> int:
         ctypes.CDLL(None).prctl(_SUBREAPER, 1)
     start = time.perf_counter()
     child = os.posix_spawn(command[0], command, os.environ)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    _, status, usage = os.wait4(child, 0)
     seconds = time.perf_counter() - start
     with suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)
-    print(seconds)
-    return status
+    print(seconds, usage.ru_utime + usage.ru_stime)
+    return os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":
