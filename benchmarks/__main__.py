@@ -11,6 +11,7 @@ from benchmarks import report
 
 BENCHMARKS = {
     "startup": "startup:startup",
+    "first": "first:first",
     "repeated": "small:repeated",
     "steps": "small:steps",
     "matmul": "matmul:large",
@@ -29,6 +30,8 @@ BENCHMARKS = {
     "segments": "segments:segments",
     "sparse": "sparse:sparse",
     "training": "training:step",
+    "encoder": "encoder:encoder",
+    "spellings": "spellings:spellings",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

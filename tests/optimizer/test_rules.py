@@ -207,6 +207,14 @@ def showing() -> EinSum:
     return EinSum(axes, rows, TRUE, ("h", "i"), (total,))
 
 
+def turning() -> EinSum:
+    """A map whose result has the operand's keys in the other order."""
+    more = call("add", D, val(0), Const(1.0, D))
+    axes = (Axis("i", 0, 4), Axis("j", 0, 4))
+    operands = (Operand(X, ("i", "j")),)
+    return EinSum(axes, operands, TRUE, ("j", "i"), (Output("val", (more,), D),))
+
+
 EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fold-constants": folding,
     "narrow-axes": narrowing,
@@ -224,6 +232,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "solve-keys": solving,
     "split-labels": splitting,
     "show-digits": showing,
+    "order-keys": turning,
 }
 
 
@@ -480,3 +489,29 @@ def test_no_error_is_added_by_a_filter_that_moves() -> None:
     graph = einsum("i->i", totals, guard=guard, extra=(PRESENCE,))
     inputs = {"x": {"val": np.zeros((4, 4))}}
     assert_equal_results(graph, optimize(graph).root, inputs)
+
+
+def test_keys_lie_as_the_operand_with_most_of_them() -> None:
+    root = optimize(turning(), alone=True).root
+    assert isinstance(root, EinSum)
+    assert root.keys == turning().keys
+    (source,) = root.operands
+    assert isinstance(source.source, EinSum)
+    assert source.source.keys == ("i", "j")
+    assert only(optimize(turning()).root).keys == ("j", "i")  # sites cut results by their keys
+
+
+def test_keys_that_readers_reduce_lie_last() -> None:
+    """A batched product of other factors first, whose rows are reduced: softmax by joins."""
+    y, z = tensor("y", (0, 3), (0, 4), (0, 5)), tensor("z", (0, 3), (0, 6), (0, 5))
+    axes = tuple(Axis(x, 0, n) for x, n in zip("bijk", (3, 4, 6, 5), strict=True))
+    total = Output("val", (times(val(0), val(1)),), D, "sum")
+    operands = (Operand(z, ("b", "j", "k")), Operand(y, ("b", "i", "k")))
+    scores = EinSum(axes, operands, TRUE, ("j", "i", "b"), (total,))
+    most = Output("val", (val(0),), D, "max")
+    domain = tuple(Axis(x, 0, n) for x, n in zip("bij", (3, 4, 6), strict=True))
+    top = EinSum(domain, (Operand(scores, ("j", "i", "b")),), TRUE, ("b", "i"), (most,))
+    node = check(top, 0).root
+    assert isinstance(node, EinSum)
+    assert isinstance(node.operands[0].source, EinSum)
+    assert node.operands[0].labels == ("b", "i", "j")

@@ -14,6 +14,7 @@ from einsql.optimizer.rewrite.filters import PULL_FILTER, PUSH_FILTER
 from einsql.optimizer.rewrite.fold_expressions import FOLD_CONSTANTS
 from einsql.optimizer.rewrite.fold_reductions import FOLD_REDUCTIONS
 from einsql.optimizer.rewrite.inline_producers import FUSE_MAPS, INLINE_VIEWS
+from einsql.optimizer.rewrite.key_order import ORDER_KEYS
 from einsql.optimizer.rewrite.mixed_radix_factors import SHOW_DIGITS
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
@@ -69,7 +70,7 @@ STAGES: tuple[Stage, ...] = (
         sited=True,
     ),
     # Without cuts, kernels run faster on views of computed results.
-    Stage("show", (SHOW_DIGITS, SHARE), 1, alone=True),
+    Stage("show", (SHOW_DIGITS, ORDER_KEYS, SHARE), 1, alone=True),
 )
 
 GROUP_NODES = Rule(
