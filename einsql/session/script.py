@@ -80,7 +80,7 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
     prepared, outcome = with_room(plan_and_run, depth)
     assert outcome is not None, "a statement that was just prepared holds"
     if source.key is not None and not prepared.is_volatile:
-        ctx.plans.keep(source.key, prepared, ctx.parameters)
+        ctx.plans.keep(ctx, source.key, prepared)
     return outcome
 
 
@@ -109,7 +109,7 @@ def run_cached(ctx: Context, text: str) -> Outcome | None:
     if cached is None:
         return None
     try:
-        outcome: Outcome | None = cached.run(ctx)
+        outcome: Outcome | None = cached.run(ctx, ctx.parameters)
     except RanksLost:
         return None  # the statement is planned again for the remaining ranks
     return outcome
