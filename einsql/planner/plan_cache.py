@@ -14,6 +14,8 @@ CACHED_PLANS = 512
 """Greatest number of texts with cached prepared statements; the oldest is evicted first."""
 BY_PARAMETERS = 512
 """Greatest number of cached plans of a statement for each use of its parameters."""
+TREES = 64
+"""Greatest number of cached syntax trees; the oldest is evicted first."""
 VARIANTS = 4
 """Greatest number of variants of a statement for inputs of other bounds."""
 
@@ -143,6 +145,23 @@ class Variants:
         return len(recent) > 1
 
 
+class Trees:
+    """Syntax trees of queries by text; a tree depends on nothing else."""
+
+    __slots__ = ("_by_text",)
+
+    def __init__(self) -> None:
+        self._by_text: dict[object, object] = {}
+
+    def get(self, text: str) -> object:
+        """Returns the tree of a text, or None."""
+        return self._by_text.get(text)
+
+    def put(self, text: str, tree: object) -> None:
+        """Caches the tree of a text."""
+        _insert(self._by_text, text, tree, TREES)
+
+
 class PlanCache:
     """Prepared statements that may run again.
 
@@ -150,17 +169,19 @@ class PlanCache:
     parameters, with one plan for each of these values. Others are cached for all values.
 
     Attributes:
+        trees: The syntax trees of queries by text, for plans that are made anew.
         planned: The number of planned queries.
         variants: The number of plans that were made beside others of the same statement, because
             the bounds of its inputs had changed.
     """
 
-    __slots__ = ("_by_types", "_by_values", "_others", "planned", "variants")
+    __slots__ = ("_by_types", "_by_values", "_others", "planned", "trees", "variants")
 
     def __init__(self) -> None:
         self._by_types: dict[object, Variants] = {}
         self._by_values: dict[object, Variants] = {}
         self._others: dict[object, object] = {}
+        self.trees = Trees()
         self.planned = 0
         self.variants = 0
 

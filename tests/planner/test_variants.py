@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
+from tests.support.plans import planned as planned_with
+from tests.support.plans import tree_of
 
 SOFTMAX = """
 WITH e AS (SELECT t, d, EXP(val - MAX(val) OVER (PARTITION BY t)) AS val FROM x)
@@ -211,3 +213,15 @@ def test_reused_plans_are_as_fresh_ones(
                     give(each, shape, keys=keys)
                     give(each, shape[1:], "y", "d")
                 assert outcome(con, sql, values) == outcome(fresh, sql, values)
+
+
+@pytest.mark.parametrize("sql", [sql for sql, _ in STATEMENTS])
+def test_a_binder_leaves_the_tree_as_it_is(con: einsql.Connection, sql: str) -> None:
+    con.execute("CREATE MACRO twice(a) AS a * 2")
+    give(con, (4, 8))
+    give(con, (8,), "y", "d")
+    tree = tree_of(f"SELECT twice(1) AS one FROM ({sql}) AS q")
+    before = repr(tree)
+    con.context.parameters = [1, 2]
+    planned_with(con, tree)
+    assert repr(tree) == before
