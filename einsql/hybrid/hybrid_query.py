@@ -35,6 +35,9 @@ class HybridQuery:
         """Returns True if the plans may run only once."""
         return self.split is None or self.split.is_volatile
 
+    def fits(self, ctx: Context) -> None:
+        """Unknown, as DuckDB's tables are; see `planner.plan_cache.Cacheable`."""
+
     def run(self, ctx: Context) -> Rows | None:
         """Runs the query. Returns None if it has to be split again.
 

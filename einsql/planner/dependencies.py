@@ -40,6 +40,10 @@ class Dependency(ABC):
     def read(self, ctx: Context) -> Fields | None:
         """Returns the current fields, or None if no input of the schema exists."""
 
+    def fits(self, ctx: Context) -> bool | None:
+        """Whether an input of the schema exists; None if this takes reading a file or a table."""
+        return self.read(ctx) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class RelationDependency(Dependency):
@@ -134,6 +138,9 @@ class FileDependency(RelationDependency):
         """See `Dependency`."""
         return FileDependency, self.path, self.member
 
+    def fits(self, ctx: Context) -> None:
+        """See `Dependency`."""
+
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
         if not os.path.exists(self.path):
@@ -157,6 +164,9 @@ class TableDependency(RelationDependency):
     def source(self) -> object:
         """See `Dependency`."""
         return TableDependency, self.table.lower()
+
+    def fits(self, ctx: Context) -> None:
+        """See `Dependency`."""
 
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
@@ -192,6 +202,9 @@ class SharedDependency(Dependency):
     def source(self) -> object:
         """See `Dependency`."""
         return SharedDependency, self.name
+
+    def fits(self, ctx: Context) -> None:
+        """Unknown before the subquery is computed."""
 
     def read(self, ctx: Context) -> Fields | None:
         """See `Dependency`; the plan of the subquery has checked the schema."""

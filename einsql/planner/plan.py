@@ -168,6 +168,18 @@ def run_plans(
     return roots
 
 
+def inputs_fit(plan: Plan | TilePlan, ctx: Context) -> bool | None:
+    """Whether a plan's inputs have the schemas for which it was made; None if unknown."""
+    known: bool | None = True
+    for d in plan.dependencies:
+        fits = d.fits(ctx)
+        if fits is False:
+            return False
+        if fits is None:
+            known = None
+    return known
+
+
 def rebind_inputs(plan: Plan | TilePlan, ctx: Context) -> dict[str, Fields] | None:
     """Returns the fields of every input of a plan, or None if the plan is no longer valid.
 
@@ -175,7 +187,7 @@ def rebind_inputs(plan: Plan | TilePlan, ctx: Context) -> dict[str, Fields] | No
         plan: The plan.
         ctx: The services, with the current values of parameters.
     """
-    if plan.version != ctx.store.version:
+    if plan.version != ctx.store.names:
         return None
     inputs: dict[str, Fields] = {}
     for d in plan.dependencies:

@@ -12,8 +12,12 @@ T = TypeVar("T")
 
 CACHED_PLANS = 512
 """Greatest number of texts with cached prepared statements; the oldest is evicted first."""
-VARIANTS = 512
-"""Greatest number of cached variants of a statement for each use of its parameters."""
+BY_PARAMETERS = 512
+"""Greatest number of cached plans of a statement for each use of its parameters."""
+TREES = 64
+"""Greatest number of cached syntax trees; the oldest is evicted first."""
+VARIANTS = 4
+"""Greatest number of variants of a statement for inputs of other bounds."""
 
 
 class Cacheable(Protocol):
@@ -31,77 +35,175 @@ class Cacheable(Protocol):
     def use(self) -> ParameterUse | None:
         """Its use of parameters; None if it is valid for the present values only."""
 
+    def fits(self, ctx: Any, /) -> bool | None:
+        """Whether its inputs have the schemas for which it was prepared; None if unknown.
+
+        Reads no data: files and DuckDB's tables are unknown.
+        """
+
     def run(self, ctx: Any, /) -> Any:
         """See `planner.prepared.PreparedStatement`, which the cache does not import."""
 
 
-class Variants:
-    """The variants of a statement for parameters of the same types.
+class Variant:
+    """The plans of a statement for inputs of the same schemas, by the values of parameters.
 
     The use of a parameter may differ with its value: a range beyond the bounds of a key is planned
     for these bounds.
     """
 
-    def __init__(self) -> None:
+    __slots__ = ("_by_use", "_newest", "_use")
+
+    def __init__(
+        self, prepared: Cacheable, use: ParameterUse | None, values: Sequence[object]
+    ) -> None:
         self._by_use: dict[ParameterUse, dict[object, Cacheable]] = {}
+        self.keep(prepared, use, values)
 
     def find(self, values: Sequence[object]) -> Cacheable | None:
-        """Returns the variant for some values, or None."""
-        for use, variants in self._by_use.items():
+        """Returns the plan for some values, or None."""
+        if not values or self._use is None:
+            return self._newest
+        for use, plans in self._by_use.items():
             key = use.key(values)
-            if key is not None and (prepared := variants.get(key)) is not None:
+            if key is not None and (prepared := plans.get(key)) is not None:
                 return prepared
         return None
 
-    def keep(self, prepared: Cacheable, use: ParameterUse, values: Sequence[object]) -> None:
-        """Caches the variant for some values, and drops those for another version of the names."""
-        versions = {p.version for variants in self._by_use.values() for p in variants.values()}
-        if versions - {prepared.version}:
-            self._by_use.clear()
-        variants = self._by_use.setdefault(use, {})
-        _insert(variants, use.key(values), prepared, VARIANTS)
+    def keep(self, prepared: Cacheable, use: ParameterUse | None, values: Sequence[object]) -> None:
+        """Caches the plan for some values."""
+        self._newest, self._use = prepared, use
+        if values and use is not None:
+            _insert(self._by_use.setdefault(use, {}), use.key(values), prepared, BY_PARAMETERS)
+
+    @property
+    def version(self) -> int:
+        """The version of the session's names."""
+        return self._newest.version
+
+    def fits(self, ctx: Any) -> bool | None:
+        """See `Cacheable.fits`."""
+        return self._newest.fits(ctx)
+
+
+class Variants:
+    """The variants of a statement, each for inputs of other schemas, the last used one first."""
+
+    __slots__ = ("_recent",)
+
+    def __init__(self) -> None:
+        self._recent: list[Variant] = []
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def find(self, values: Sequence[object]) -> Cacheable | None:
+        """Returns the plan of the last used variant for some values, or None."""
+        return self._recent[0].find(values)
+
+    def run(self, ctx: Any, values: Sequence[object]) -> Any:
+        """Runs the plan for some values and the present inputs; returns None without one.
+
+        Raises:
+            Error: The statement fails.
+        """
+        recent = self._recent
+        prepared = recent[0].find(values)
+        outcome = None if prepared is None else prepared.run(ctx)
+        if outcome is not None or len(recent) == 1:
+            return outcome
+        for variant in recent[1:]:
+            if variant.fits(ctx):
+                recent.remove(variant)
+                recent.insert(0, variant)
+                prepared = variant.find(values)
+                return None if prepared is None else prepared.run(ctx)
+        return None
+
+    def keep(
+        self, ctx: Any, prepared: Cacheable, use: ParameterUse | None, values: Sequence[object]
+    ) -> bool:
+        """Caches a plan in the variant for the present inputs, or in a new one.
+
+        Drops the variants for another version of the names.
+
+        Returns:
+            Whether the variant is new, beside others.
+        """
+        recent = self._recent
+        if recent:
+            version = prepared.version
+            recent[:] = [v for v in recent if v.version == version]
+        for variant in recent:
+            if variant.fits(ctx) is not False:
+                variant.keep(prepared, use, values)
+                recent.remove(variant)
+                recent.insert(0, variant)
+                return False
+        recent.insert(0, Variant(prepared, use, values))
+        del recent[VARIANTS:]
+        return len(recent) > 1
+
+
+class Trees:
+    """Syntax trees of queries by text; a tree depends on nothing else."""
+
+    __slots__ = ("_by_text",)
+
+    def __init__(self) -> None:
+        self._by_text: dict[object, object] = {}
+
+    def get(self, text: str) -> object:
+        """Returns the tree of a text, or None."""
+        return self._by_text.get(text)
+
+    def put(self, text: str, tree: object) -> None:
+        """Caches the tree of a text."""
+        _insert(self._by_text, text, tree, TREES)
 
 
 class PlanCache:
     """Prepared statements that may run again.
 
     A statement whose plan depends on some parameter values only is cached for the types of its
-    parameters, with one variant for each of these values. Others are cached for all values.
+    parameters, with one plan for each of these values. Others are cached for all values.
 
     Attributes:
+        trees: The syntax trees of queries by text, for plans that are made anew.
         planned: The number of planned queries.
+        variants: The number of plans that were made beside others of the same statement, because
+            the bounds of its inputs had changed.
     """
 
-    __slots__ = ("_by_types", "_by_values", "_others", "planned")
+    __slots__ = ("_by_types", "_by_values", "_others", "planned", "trees", "variants")
 
     def __init__(self) -> None:
-        self._by_types: dict[object, Cacheable | Variants] = {}
-        self._by_values: dict[object, Cacheable] = {}
+        self._by_types: dict[object, Variants] = {}
+        self._by_values: dict[object, Variants] = {}
         self._others: dict[object, object] = {}
+        self.trees = Trees()
         self.planned = 0
+        self.variants = 0
 
-    def find(self, text: str, parameters: Sequence[object]) -> Cacheable | None:
-        """Returns the cached statement for a text and parameters, or None."""
+    def find(self, text: str, parameters: Sequence[object]) -> Variants | None:
+        """Returns the cached variants for a text and parameters, or None."""
         cached = self._by_types.get(_by_types(text, parameters) if parameters else text)
-        if isinstance(cached, Variants):
-            cached = cached.find(parameters)
-        if cached is None and self._by_values:
-            cached = self._by_values.get(_by_values(text, parameters))
+        if self._by_values and (cached is None or cached.find(parameters) is None):
+            return self._by_values.get(_by_values(text, parameters), cached)
         return cached
 
-    def keep(self, text: str, prepared: Cacheable, parameters: Sequence[object]) -> None:
-        """Caches a statement that was prepared for a text and parameters."""
-        if prepared.use is None:
-            _insert(self._by_values, _by_values(text, parameters), prepared)
-        elif not parameters:
-            _insert(self._by_types, text, prepared)
+    def keep(self, ctx: Any, text: str, prepared: Cacheable) -> None:
+        """Caches a statement that was prepared for a text and the parameters of a context."""
+        parameters, use = ctx.parameters, prepared.use
+        if use is None:
+            cache, key = self._by_values, _by_values(text, parameters)
         else:
-            key = _by_types(text, parameters)
-            variants = self._by_types.get(key)
-            if not isinstance(variants, Variants):
-                variants = Variants()
-                _insert(self._by_types, key, variants)
-            variants.keep(prepared, prepared.use, parameters)
+            cache, key = self._by_types, _by_types(text, parameters) if parameters else text
+        variants = cache.get(key)
+        if variants is None:
+            variants = Variants()
+            _insert(cache, key, variants)
+        self.variants += variants.keep(ctx, prepared, use, parameters)
 
     def get(self, key: object) -> object:
         """Returns the plan that `put` cached under a key other than a text, or None."""

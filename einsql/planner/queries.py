@@ -17,7 +17,7 @@ from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled
 from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
-from einsql.planner.plan import Plan, rebind_inputs
+from einsql.planner.plan import Plan, inputs_fit, rebind_inputs
 from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
 from einsql.planner.target import ExecutionTarget
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -212,6 +212,10 @@ class PreparedQuery:
     def use(self) -> ParameterUse | None:
         """The plan's use of parameters."""
         return self.plan.use
+
+    def fits(self, ctx: Context) -> bool | None:
+        """See `planner.plan_cache.Cacheable`."""
+        return inputs_fit(self.plan, ctx)
 
     def run(self, ctx: Context) -> Rows | None:
         """Runs the plan; returns None if its dependencies have changed."""

@@ -17,6 +17,7 @@ from einsql.core.quoting import in_quotes
 from einsql.core.settings import Settings
 from einsql.engine.cancellation import watched
 from einsql.explain.options import options_text
+from einsql.kernels.runtime import compile_cache
 from einsql.kernels.runtime.blas import Statement
 from einsql.planner.context import CallerScope, Context
 from einsql.planner.outcome import Listing
@@ -248,6 +249,19 @@ class Connection(Lifetime):
     def planner_calls(self) -> int:
         """The number of planned queries, without uses of cached plans."""
         return self.context.plans.planned
+
+    @property
+    def plan_variants(self) -> int:
+        """The number of plans that were kept beside others of the same statement.
+
+        A statement has variants for inputs whose keys have other bounds.
+        """
+        return self.context.plans.variants
+
+    @property
+    def compilations(self) -> int:
+        """The number of kernels that this process has compiled, for all of its connections."""
+        return compile_cache.compilations()
 
     @property
     def progress(self) -> Callable[[float], None] | None:

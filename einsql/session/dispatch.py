@@ -76,6 +76,10 @@ class Command:
         """The use of parameters by the change."""
         return None if self.change is None else self.change.use
 
+    def fits(self, ctx: Context) -> bool | None:
+        """See `planner.plan_cache.Cacheable`."""
+        return None if self.change is None else self.change.fits(ctx)
+
     def run(self, ctx: Context) -> Outcome | None:
         """Runs the statement. Returns None if a change has to be prepared again."""
         if self.change is not None:
@@ -106,6 +110,9 @@ class Loop:
     is_volatile: bool = True
     version: int = -1
     use: None = None
+
+    def fits(self, ctx: Context) -> None:
+        """Unknown; see `planner.plan_cache.Cacheable`."""
 
     def run(self, ctx: Context) -> Outcome:
         """Runs the loop."""

@@ -69,7 +69,7 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
         Error: The statement is wrong or fails; the position is in the statement's text.
     """
     ctx.store.refresh()
-    statement, doubt = with_room(partial(parse, source.text), source.depth)
+    statement, doubt = with_room(partial(_parsed, ctx, source.text), source.depth)
 
     def plan_and_run() -> tuple[PreparedStatement, Outcome | None]:
         bound = bind(ctx, statement, doubt, source.text)
@@ -80,8 +80,19 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
     prepared, outcome = with_room(plan_and_run, depth)
     assert outcome is not None, "a statement that was just prepared holds"
     if source.key is not None and not prepared.is_volatile:
-        ctx.plans.keep(source.key, prepared, ctx.parameters)
+        ctx.plans.keep(ctx, source.key, prepared)
     return outcome
+
+
+def _parsed(ctx: Context, text: str) -> tuple[st.Statement, Error | None]:
+    """Parses a statement; the tree of a query is cached, because no binder changes it."""
+    query = ctx.plans.trees.get(text)
+    if isinstance(query, st.Query):
+        return query, None
+    statement, doubt = parse(text)
+    if doubt is None and isinstance(statement, st.Query):
+        ctx.plans.trees.put(text, statement)
+    return statement, doubt
 
 
 def _run_on_remaining(ctx: Context, source: Source) -> Outcome:
@@ -109,7 +120,7 @@ def run_cached(ctx: Context, text: str) -> Outcome | None:
     if cached is None:
         return None
     try:
-        outcome: Outcome | None = cached.run(ctx)
+        outcome: Outcome | None = cached.run(ctx, ctx.parameters)
     except RanksLost:
         return None  # the statement is planned again for the remaining ranks
     return outcome

@@ -197,12 +197,25 @@ def same_form(old: Object | None, new: Object | None) -> bool:
         and new.relation.fields.is_local
         and old.columns is new.columns
         and old.partition is new.partition
-    ) or (
-        old.relation.schema == new.relation.schema
+    ) or (old.relation.schema == new.relation.schema and _same_but_bounds(old, new))
+
+
+def same_but_bounds(old: Object | None, new: Object | None) -> bool:
+    """True if the objects have the same form, or are tensors that differ in keys' bounds too."""
+    if old is new:
+        return True
+    return isinstance(old, Tensor) and isinstance(new, Tensor) and _same_but_bounds(old, new)
+
+
+def _same_but_bounds(old: Tensor, new: Tensor) -> bool:
+    before, after = old.relation, new.relation
+    return (
+        before.schema.fields == after.schema.fields
+        and [k.name for k in before.schema.keys] == [k.name for k in after.schema.keys]
         and old.columns == new.columns
         and old.partition == new.partition
         and old.changed == new.changed
-        and old.relation.fields.placed_like(new.relation.fields)
+        and before.fields.placed_like(after.fields)
         # Plans read stored fields box by box.
-        and (old.relation.fields.layout is None) == (new.relation.fields.layout is None)
+        and (before.fields.layout is None) == (after.fields.layout is None)
     )

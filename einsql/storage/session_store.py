@@ -26,6 +26,7 @@ from einsql.storage.objects import (
     damage_error,
     is_local,
     kind_of,
+    same_but_bounds,
     same_form,
 )
 from einsql.storage.out_of_memory import Room
@@ -45,7 +46,9 @@ class Store:
         database: The database, shared by all its sessions.
         duck: This session's DuckDB connection.
         objects: The current objects by lower-case name.
-        version: Incremented when the form of a name's object changes; plans depend on it.
+        version: Incremented when the form of a name's object changes.
+        names: Incremented when `version` is, unless only the bounds of a tensor's keys change.
+            Plans depend on it, and compare the bounds of the tensors that they read.
         seen: The commit of this session's snapshot.
         memory: The session's memory budget; None for no limit.
         settle: Moves fields to be stored to files if they do not fit in memory.
@@ -69,6 +72,7 @@ class Store:
             on_invalidated=self.database.invalidate,
         )
         self.version = 0
+        self.names = 0
         self.seen = self.database.state
         self.objects: dict[str, Object] = dict(self.seen.objects)
         self._written: dict[str, Object | None] = {}
@@ -200,8 +204,10 @@ class Store:
         self._bind(low, hidden)
 
     def _bind(self, low: str, item: Object | None) -> None:
-        if not same_form(self.objects.get(low), item):
+        before = self.objects.get(low)
+        if not same_form(before, item):
             self.version += 1
+            self.names += not same_but_bounds(before, item)
         if item is None:
             self.objects.pop(low, None)
         else:
@@ -401,9 +407,11 @@ class Store:
                 self.duck.rollback()
 
     def _restore(self, objects: dict[str, Object], written: dict[str, Object | None]) -> None:
-        alike = all(same_form(o, objects.get(n)) for n, o in self.objects.items())
-        if not alike or objects.keys() != self.objects.keys():
+        pairs = [(o, objects.get(n)) for n, o in self.objects.items()]
+        same_keys = objects.keys() == self.objects.keys()
+        if not same_keys or not all(same_form(*pair) for pair in pairs):
             self.version += 1
+            self.names += not same_keys or not all(same_but_bounds(*pair) for pair in pairs)
         self.objects, self._written = objects, written
 
     @property

@@ -17,7 +17,8 @@ from einsql.storage.fields import Fields
 
 def cached(con: einsql.Connection, sql: str, parameters: Sequence[object] = ()) -> Any:
     """The plan that a connection caches for a text; None without one."""
-    prepared = con.context.plans.find(sql, parameters)
+    variants = con.context.plans.find(sql, parameters)
+    prepared = None if variants is None else variants.find(parameters)
     return prepared.plan if isinstance(prepared, PreparedQuery) else prepared
 
 

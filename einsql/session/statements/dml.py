@@ -21,7 +21,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHer
 from einsql.hybrid.fragments import bound_over_tables, check_groups
 from einsql.ir.einsum.graph import SCALAR, Input, Node
 from einsql.planner.outcome import Changed, Outcome, Rows
-from einsql.planner.plan import Plan, owners, rebind_inputs, run_plans
+from einsql.planner.plan import Plan, inputs_fit, owners, rebind_inputs, run_plans
 from einsql.planner.queries import bind_late, catalog_of, plan_together
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
@@ -225,7 +225,8 @@ class PreparedDml:
         parts: The changes; the change of the statement's own body is last.
         shown: The SELECT after WITH; None if the body is a change.
         plans: One plan for all roots on one site, else one plan for each root.
-        version: The store's version when the statement was bound.
+        version: The version of the store's names when the statement was bound.
+        targets: The schemas of the changed tensors by name.
         use: The use of parameters by the plan.
         is_volatile: Whether it may run only once: a plan is volatile, or VALUES has parameters.
     """
@@ -236,6 +237,24 @@ class PreparedDml:
     version: int
     use: ParameterUse
     is_volatile: bool
+    targets: Mapping[str, Schema]
+
+    def fits(self, ctx: Context) -> bool | None:
+        """See `planner.plan_cache.Cacheable`."""
+        if not self._targets_fit(ctx):
+            return False
+        return inputs_fit(self.plans[0], ctx) if self.plans else True
+
+    def _targets_fit(self, ctx: Context) -> bool:
+        """Whether every changed tensor has the schema for which the statement was bound."""
+        for name, schema in self.targets.items():
+            tensor = ctx.store.get(name)
+            if not isinstance(tensor, Tensor):
+                return False
+            present = tensor.relation.schema
+            if present is not schema and present != schema:
+                return False
+        return True
 
     def run(self, ctx: Context) -> Outcome | None:
         """Runs the statement. Returns None if it has to be bound again.
@@ -244,7 +263,7 @@ class PreparedDml:
             Error: A part fails; then nothing has changed.
         """
         with ctx.store.statement():
-            if self.version != ctx.store.version:
+            if self.version != ctx.store.names or not self._targets_fit(ctx):
                 return None
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
@@ -360,7 +379,7 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
     Raises:
         Error: The statement is wrong, or outside the tensor fragment.
     """
-    version = ctx.store.version
+    version = ctx.store.names
     (parts, shown), binder = bound_over_tables(
         ctx, tree, lambda make: bind_late(make, partial(_parts, ctx, tree), ctx.notices)
     )
@@ -377,6 +396,7 @@ def bind(ctx: Context, tree: exp.Expr) -> tuple[PreparedDml, Mapping[str, Fields
         version=version,
         use=binder.parameters.use,
         is_volatile=has_parameters or any(p.volatile for p in plans),
+        targets={p.name: ctx.store.writable(p.name).relation.schema for p in parts},
     )
     return prepared, catalog.fields
 

@@ -1,0 +1,227 @@
+"""Plans for inputs of several shapes: which are kept, and that reused ones are as fresh ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import einsql
+from tests.support.plans import planned as planned_with
+from tests.support.plans import tree_of
+
+SOFTMAX = """
+WITH e AS (SELECT t, d, EXP(val - MAX(val) OVER (PARTITION BY t)) AS val FROM x)
+SELECT t, d, val / SUM(val) OVER (PARTITION BY t) AS val FROM e
+"""
+
+
+@pytest.fixture
+def con() -> Iterator[einsql.Connection]:
+    with einsql.connect() as made:
+        made.execute("SET jit = 'wait'")
+        yield made
+
+
+def give(con: einsql.Connection, shape: Sequence[int], name: str = "x", keys: str = "td") -> None:
+    """Registers random numbers; equal shapes have equal numbers."""
+    values = np.random.default_rng(list(shape)).standard_normal(shape).astype(np.float32)
+    con.register(name, values, dims=tuple(keys))
+
+
+def planned(con: einsql.Connection, sql: str, parameters: Sequence[object] = ()) -> int:
+    """The number of plans that a statement takes."""
+    before = con.planner_calls
+    con.execute(sql, parameters).fetch_numpy()
+    return con.planner_calls - before
+
+
+def test_a_shape_is_planned_once(con: einsql.Connection) -> None:
+    plans, kernels = [], con.compilations
+    for t in (8, 9, 10, 8, 9, 10, 10, 8):
+        give(con, (t, 16))
+        plans.append(planned(con, SOFTMAX))
+    assert plans == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert con.plan_variants == 2
+    before = con.compilations
+    give(con, (11, 16))
+    con.execute(SOFTMAX)
+    assert con.compilations == before
+    assert before - kernels <= 1
+
+
+def test_the_least_recently_used_of_four_is_dropped(con: einsql.Connection) -> None:
+    plans = []
+    for t in (1, 2, 3, 4, 1, 5, 1, 3, 4, 5, 2):
+        give(con, (t, 3))
+        plans.append(planned(con, "SELECT t, SUM(val) AS val FROM x GROUP BY t"))
+    assert plans == [1, 1, 1, 1, 0, 1, 0, 0, 0, 0, 1]
+
+
+def test_other_tensors_do_not_matter(con: einsql.Connection) -> None:
+    give(con, (4, 4))
+    give(con, (3, 4), "y")
+    assert planned(con, SOFTMAX) == 1
+    for t in (5, 6, 7):
+        give(con, (t, 4), "y")
+        assert planned(con, SOFTMAX) == 0
+    con.execute("CREATE TENSOR z (i DIM(3), val FLOAT)")
+    assert planned(con, SOFTMAX) == 1  # a new name may change the meaning of another
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "dtype", "keys", "sparse", "view", "sites", "macro",
+    ],
+)  # fmt: skip
+def test_other_changes_are_planned_anew(con: einsql.Connection, change: str) -> None:
+    give(con, (3, 6))
+    con.execute("CREATE VIEW w AS SELECT t, d, val + 1 AS val FROM x")
+    con.execute("CREATE MACRO twice(a) AS a * 2")
+    sql = "SELECT t, SUM(twice(val)) AS val FROM w GROUP BY t"
+    for t in (4, 5):
+        give(con, (t, 6))
+        con.execute(sql)
+    values = np.arange(24.0).reshape(4, 6)
+    match change:
+        case "dtype":
+            con.register("x", values, dims=("t", "d"))
+        case "keys":
+            con.register("x", values.T.copy(), dims=("d", "t"))
+        case "sparse":
+            sparse = pytest.importorskip("scipy.sparse")
+            con.register("x", sparse.csr_array(values), dims=("t", "d"), fill=0)
+        case "view":
+            con.execute("CREATE OR REPLACE VIEW w AS SELECT t, d, val + 2 AS val FROM x")
+        case "sites":
+            con.execute("SET sites = 2")
+        case "macro":
+            con.execute("CREATE OR REPLACE MACRO twice(a) AS a * 3")
+    with einsql.connect() as fresh:
+        fresh.register("x", con.execute("SELECT t, d, val FROM x").fetch_numpy(), dims=("t", "d"))
+        expected = {
+            "view": "SELECT t, SUM((val + 2) * 2) AS val FROM x GROUP BY t",
+            "macro": "SELECT t, SUM((val + 1) * 3) AS val FROM x GROUP BY t",
+        }.get(change, "SELECT t, SUM((val + 1) * 2) AS val FROM x GROUP BY t")
+        want = fresh.execute(expected).fetch_numpy()
+    assert con.execute(sql).fetch_numpy() == pytest.approx(want)
+
+
+def test_variables_of_the_caller_have_variants(con: einsql.Connection) -> None:
+    plans = []
+    for t in (8, 9, 8, 9):
+        local = np.full(t, 2.0)
+        before = con.planner_calls
+        assert con.execute("SELECT SUM(val) AS val FROM local").fetchone() == (2.0 * t,)
+        plans.append(con.planner_calls - before)
+        del local
+    assert plans == [1, 1, 0, 0]
+
+
+def test_stored_tensors_have_variants(con: einsql.Connection) -> None:
+    plans = []
+    for n in (3, 4, 3, 4):
+        con.execute(f"CREATE OR REPLACE TENSOR s (i DIM({n}), val DOUBLE) DEFAULT 1")
+        plans.append(planned(con, "SELECT SUM(val) AS val FROM s"))
+        assert con.execute("SELECT SUM(val) AS val FROM s").fetchone() == (n,)
+    assert sum(plans) <= 4
+
+
+def test_a_change_is_bound_again_for_a_target_of_another_shape(con: einsql.Connection) -> None:
+    con.register("a", np.arange(4.0), dims=("i",))
+    insert = "INSERT OR REPLACE INTO s SELECT i + ?1 AS i, val FROM a"
+    for n in (6, 4, 6, 5):
+        con.execute(f"CREATE OR REPLACE TENSOR s (i DIM({n}), val DOUBLE) DEFAULT 9")
+        con.execute(insert, [0])
+        expected = [0.0, 1.0, 2.0, 3.0, 9.0, 9.0][:n]
+        assert con.execute("SELECT i, val FROM s").fetch_numpy().tolist() == expected
+        if n == 6:
+            con.execute(insert, [2])
+        else:
+            with pytest.raises(einsql.Error):
+                con.execute(insert, [2])
+
+
+def test_a_rollback_restores_the_shape(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR s (i DIM(3), val DOUBLE) DEFAULT 1")
+    total = "SELECT SUM(val) AS val FROM s"
+    assert con.execute(total).fetchone() == (3,)
+    con.execute("BEGIN")
+    con.execute("CREATE OR REPLACE TENSOR s (i DIM(5), val DOUBLE) DEFAULT 1")
+    assert con.execute(total).fetchone() == (5,)
+    con.execute("ROLLBACK")
+    assert con.execute(total).fetchone() == (3,)
+
+
+def test_bounds_found_in_data_replace_a_plan(con: einsql.Connection) -> None:
+    sql = "SELECT k.val AS g, SUM(x.val) AS val FROM x JOIN k USING (t) GROUP BY k.val"
+    for t, top in ((4, 2), (6, 2), (4, 3), (6, 5), (4, 2)):
+        give(con, (t, 2))
+        con.register("k", np.arange(t) % top, dims=("t",))
+        rows = con.execute(sql).fetchall()
+        assert sorted(r[0] for r in rows) == list(range(min(top, t)))
+
+
+STATEMENTS = [
+    (SOFTMAX, "td"),
+    ("SELECT t, SUM(val) AS val FROM x GROUP BY t", "td"),
+    ("SELECT d, t, val * 2 AS val FROM x WHERE t < 5", "td"),
+    ("SELECT t, val FROM x WHERE d = 3", "td"),
+    ("SELECT SUM(val) AS val FROM x WHERE t <= ?1 AND d >= ?2", "td"),
+    ("SELECT t, d, val FROM x WHERE t BETWEEN ?1 AND ?2", "td"),
+    ("SELECT a.t, b.t AS u, SUM(a.val * b.val) AS val FROM x AS a JOIN x AS b USING (d) "
+     "GROUP BY a.t, b.t", "td"),
+    ("SELECT a.t, MIN(a.val + y.val) AS val FROM x AS a JOIN y USING (d) GROUP BY a.t", "td"),
+    ("SELECT a.t, SUM(b.val) AS val FROM x AS a JOIN x AS b ON b.t <= a.t AND a.d = b.d "
+     "GROUP BY a.t", "td"),
+    ("SELECT t // 2 AS h, MAX(val) AS val FROM x GROUP BY t // 2", "td"),
+    ("SELECT t, d, val + (SELECT SUM(val) FROM y) AS val FROM x", "td"),
+    ("SELECT d, AVG(val) AS m, STDDEV(val) AS s FROM x GROUP BY d", "td"),
+]  # fmt: skip
+SHAPES = st.tuples(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 64, 65, 127, 128, 130]),
+                   st.sampled_from([1, 3, 4, 8, 16, 17]))  # fmt: skip
+
+
+def outcome(con: einsql.Connection, sql: str, parameters: Sequence[object]) -> object:
+    """The rows of a statement to the last bit, or its error."""
+    try:
+        result = con.execute(sql, parameters)
+        columns = [c[0] for c in result.description or ()]
+        return columns, repr(result.fetchall())
+    except einsql.Error as error:
+        return type(error), str(error)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(STATEMENTS), st.lists(SHAPES, min_size=2, max_size=8), st.data())
+def test_reused_plans_are_as_fresh_ones(
+    statement: tuple[str, str], shapes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    sql, keys = statement
+    number = st.integers(-1, 10)
+    with einsql.connect() as con:
+        con.execute("SET jit = 'wait'")
+        for shape in shapes + shapes[::-1]:
+            values = [data.draw(number), data.draw(number)] if "?1" in sql else []
+            with einsql.connect() as fresh:
+                fresh.execute("SET jit = 'wait'")
+                for each in (con, fresh):
+                    give(each, shape, keys=keys)
+                    give(each, shape[1:], "y", "d")
+                assert outcome(con, sql, values) == outcome(fresh, sql, values)
+
+
+@pytest.mark.parametrize("sql", [sql for sql, _ in STATEMENTS])
+def test_a_binder_leaves_the_tree_as_it_is(con: einsql.Connection, sql: str) -> None:
+    con.execute("CREATE MACRO twice(a) AS a * 2")
+    give(con, (4, 8))
+    give(con, (8,), "y", "d")
+    tree = tree_of(f"SELECT twice(1) AS one FROM ({sql}) AS q")
+    before = repr(tree)
+    con.context.parameters = [1, 2]
+    planned_with(con, tree)
+    assert repr(tree) == before
