@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.big_stack import require_room
 from einsql.core.lazy_module import LazyModule, lazy_modules
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.engine.step import GraphExecutor, Tick

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlglot import exp
 
 from einsql.core.lazy_module import lazy_modules
+from einsql.core.records import dataclass
 from einsql.errors import Error, ForeignNameError, ProgrammingError, UnknownHere, suggest
 from einsql.sql.binder.context import Catalog, Joining
 from einsql.sql.binder.scalar import ScalarBinder

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.ir.layout import Tiles
 from einsql.storage.array_ownership import distinct

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from einsql.core.records import dataclass
 from einsql.errors import Error, InterruptedError, OperationalError
 from einsql.ir.partition import Partition
 from einsql.storage.fields import Fields, LocalFields

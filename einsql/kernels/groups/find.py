@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels.groups.group import Group
 from einsql.kernels.groups.plan import Plan, make_plan

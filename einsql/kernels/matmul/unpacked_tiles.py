@@ -10,12 +10,12 @@ of addresses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.kernels.kernel import Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node, Roots, walk, with_sources
 from einsql.ir.einsum.printer import format_graph
 

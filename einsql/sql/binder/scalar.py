@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError, UnknownHere, suggest
 from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate

@@ -6,11 +6,12 @@ The body of a scalar macro may contain aggregates, which must be known before GR
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.sql.macros.macros import Macro
 from einsql.sql.macros.substitution import OF_MACRO, expand, expanded_size

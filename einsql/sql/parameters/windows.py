@@ -10,8 +10,9 @@ the part of a stored tensor within the window, or a query restricted to the wind
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Key, Schema
 from einsql.ir.einsum.graph import (
     Axis,

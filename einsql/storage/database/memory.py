@@ -6,11 +6,11 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from einsql.core import forks
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError
 from einsql.storage.database.directory_sync import Names
 from einsql.storage.duckdb.guarded_connection import Access

@@ -9,13 +9,13 @@ processes: one calls `create`, each calls `write_box`, one calls `commit` or `ab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from einsql.core.lazy_module import lazy_modules
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import OperationalError
 from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
