@@ -22,7 +22,7 @@ from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, 
 from einsql.storage.files.fields import FileFields
 from einsql.storage.files.mapped import Mapped, RegularFile, refusing
 from einsql.storage.files.rows import ConcatenatedRows, Rows
-from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, whole
+from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, no_tick, whole
 from einsql.storage.files.writing import Column, write_in_place, write_npz
 from einsql.storage.out_of_memory import Room
 
@@ -60,6 +60,7 @@ __all__ = [
     "create",
     "in_parts",
     "may_hold_rows",
+    "no_tick",
     "open_data",
     "open_tensor",
     "read",
