@@ -129,9 +129,11 @@ def as_numpy(value: Any) -> np.ndarray:
     Raises:
         InterfaceError: The object cannot be converted to an array.
     """
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    # NumPy loads its masked arrays when a program first uses them.
+    ma = sys.modules.get("numpy.ma")
+    if ma is not None and isinstance(value, ma.MaskedArray) and ma.is_masked(value):
         raise InterfaceError(
-            f"The array has {np.ma.getmaskarray(value).sum()} masked elements",
+            f"The array has {ma.getmaskarray(value).sum()} masked elements",
             hint="Fill them, as with array.filled(0).",
         )
     if isinstance(value, np.ndarray):
