@@ -89,6 +89,14 @@ def test_duckdb_accepts_what_is_recognised(seed: int) -> None:
     assert accepted > 50
 
 
+@pytest.mark.parametrize("text", FREQUENT)
+def test_duckdb_accepts_the_truncated_texts_that_are_recognised(text: str) -> None:
+    connection = duckdb.connect()
+    for end in range(len(text)):
+        if is_frequent(text[:end]):
+            assert len(connection.extract_statements(text[:end])) == 1, text[:end]
+
+
 def test_keywords_are_duckdbs() -> None:
     rows = (
         duckdb.connect()

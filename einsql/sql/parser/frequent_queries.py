@@ -87,7 +87,7 @@ class _Reader:
     """Reads lexemes in order: a kind and, for words, the text in lower case."""
 
     def __init__(self, lexemes: list[tuple[str, str]]) -> None:
-        self.lexemes = [*lexemes, ("", "")]
+        self.lexemes = [*lexemes, ("", ""), ("", "")]  # a reader looks one lexeme further
         self.at = 0
         self.depth = 0
 
