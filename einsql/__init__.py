@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from einsql.core.forks import PerProcess
+from einsql.core.lazy_module import LazyModule
 from einsql.core.moved import MovedModules
 from einsql.core.version import __version__ as __version__
 from einsql.errors import (
@@ -42,11 +43,13 @@ if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
     from einsql.frontends.duckdb import Attached
     from einsql.frontends.trace import Traced, trace
+    from einsql.session import connection as _session
     from einsql.session.connection import Connection
     from einsql.session.cursor import Cursor
     from einsql.storage.database.memory import Database
 else:
     # Submodules are imported on first use, so that `import einsql` itself is quick.
+    _session = LazyModule("einsql.session.connection")
     _LATER = {
         "Connection": "session.connection",
         "Cursor": "session.cursor",
@@ -102,7 +105,6 @@ def connect(
     """
     from einsql.core.machine import RANK_LATENCY
     from einsql.core.settings import RANKS, Settings, changed_settings
-    from einsql.session.connection import Connection  # imports the modules that run statements
 
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
@@ -124,9 +126,9 @@ def connect(
         if "latency" not in options:
             settings.machine = replace(settings.machine, latency=RANK_LATENCY)
     if in_memory:
-        return Connection(cluster, settings)
+        return _session.Connection(cluster, settings)
     opened, ticket = _opened(database, read_only)
-    made = Connection(cluster, settings, opened)
+    made = _session.Connection(cluster, settings, opened)
     del ticket  # the connection keeps the file open from now on
     return made
 

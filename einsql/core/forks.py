@@ -12,13 +12,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from time import monotonic, sleep
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError
 
 T = TypeVar("T")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+
+from einsql.core.records import dataclass
 
 RANK_LATENCY = 1.5e-4
 """Default latency in seconds of a message between MPI ranks. Python code on both sides

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from einsql.core.records import dataclass
 
 Stamp = tuple[int, int, int]
 """The inode, the size in bytes and the time of the last change in nanoseconds of a file."""

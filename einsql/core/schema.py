@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
+
+from einsql.core.records import dataclass
 
 PRESENT = ".present"
 """Name of the BOOLEAN field that is true for existing keys; dense relations have none."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 from einsql.core.machine import MOST_OF_MEMORY, Machine, memory
 from einsql.core.plan_text import PlanText
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 from einsql.errors import OperationalError, ProgrammingError, suggest
 

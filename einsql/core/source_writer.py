@@ -7,10 +7,12 @@ the lines of all its nodes into one function, see `engine/program_writer.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
+
+from einsql.core.records import dataclass
 
 
 class FieldSource(Protocol):

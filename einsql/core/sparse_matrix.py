@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.errors import InterfaceError
 
 

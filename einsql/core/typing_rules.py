@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.engine.partial_merge import merged
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, Executor, Measure, Runner, Tick

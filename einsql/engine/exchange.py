@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from types import EllipsisType
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.engine.partial_merge import Total
 from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.step import Measure

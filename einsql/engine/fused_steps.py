@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from einsql.core.records import dataclass
 from einsql.engine.step import Arrays, Group, Tick
 from einsql.ir.einsum.cells import cell_node, is_relative
 from einsql.ir.einsum.flops import flops_at_point

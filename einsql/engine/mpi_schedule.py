@@ -21,10 +21,10 @@ pieces send as many bytes over the same links in both cases, and would need pack
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.engine.transport import Routes
 
 FAR = 3

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.transport import Routes
 from einsql.ir.layout import Tiles

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from einsql.core.records import dataclass
 from einsql.engine.exchange import Held, Merging
 from einsql.engine.step import Measure, Tick
 from einsql.engine.streaming_exchange import Stream

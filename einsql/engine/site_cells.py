@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from einsql.core.boxes import extents
+from einsql.core.records import dataclass
 from einsql.engine.step import Compile, Runner
 from einsql.engine.straight_segments import LIGHT
 from einsql.ir.einsum.cells import cell_node, sized

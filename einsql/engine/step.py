@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeVar
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.kernels.kernel import Arrays as Arrays
 from einsql.kernels.kernel import Compile as Compile

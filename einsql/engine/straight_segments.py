@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.engine.exchange import Held, Index, Moving
 from einsql.engine.executor import StepProgress
 from einsql.engine.program_writer import write_program

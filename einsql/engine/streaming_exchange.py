@@ -30,11 +30,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
+from einsql.core.records import dataclass
 from einsql.engine.routes import Moves
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.spmd.program import Exchange, Local, Program, reads

@@ -7,11 +7,12 @@ there are no requests, and no messages about sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.kernels.kernel import Arrays as Arrays
 
 Cut = Callable[[int], Arrays]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from einsql.core.boxes import volumes
+from einsql.core.records import dataclass
 from einsql.engine.step import Measure
 from einsql.explain.operations import (
     CollectiveReport,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from einsql.core.records import dataclass
 from einsql.errors import NotSupportedError
 from einsql.explain.plain import to_dict
 from einsql.explain.report import (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from einsql.core.records import dataclass
 from einsql.engine.step import Measure, Tick
 from einsql.errors import NotSupportedError
 from einsql.explain.cost_report import Operation, operations_of

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from einsql.core.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from einsql.core.records import dataclass
 
 if TYPE_CHECKING:
     from einsql.core.machine import Topology

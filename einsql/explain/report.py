@@ -7,8 +7,9 @@ the names of the fields (docs/explain.md). The JSON omits fields with the metada
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from einsql.core.records import dataclass
 from einsql.explain.levels import LevelsReport
 from einsql.explain.operations import InputReport, Measured, OperationReport, SimulationReport
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from einsql.core.machine import Topology
+from einsql.core.records import dataclass
 from einsql.core.settings import Settings
 from einsql.engine.block_program import SiteRun
 from einsql.errors import NotSupportedError

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
 from einsql.hybrid.split.operands import names_in, refusal, sources
 from einsql.hybrid.split.sharing import share

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from sqlglot import TokenType, exp
 
 from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
+from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.hybrid.fragments import FragmentRunner
 from einsql.hybrid.macro_shipping import Defined, definitions

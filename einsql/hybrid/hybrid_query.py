@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from einsql.core.big_stack import NeedsRoom
+from einsql.core.records import dataclass
 from einsql.errors import Error, RanksLost, UnknownHere
 from einsql.hybrid import hybrid_plan
 from einsql.planner.context import Context

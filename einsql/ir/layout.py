@@ -16,7 +16,6 @@ is longer than the axis that it shards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from einsql.core.boxes import enclosing, extents, part, volumes
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.tables import Table
 from einsql.errors import InterfaceError, ProgrammingError
 

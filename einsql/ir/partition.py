@@ -7,9 +7,9 @@ and for a partition over mesh axes from the mesh of the session.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from einsql.core.records import dataclass
 from einsql.ir.layout import Layout, Mesh, placement
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from einsql.core.fp_errors import Ignored, here
+from einsql.core.records import dataclass
 from einsql.core.source_writer import Write
 from einsql.ir.einsum.graph import EinSum
 

@@ -8,11 +8,11 @@ ready and would end sooner. Results of an abandoned run are dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.kernels.kernel import Arrays, Tick
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ moves behind it, or the other way round, if the placed program sends less.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import Roots
 from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import Program

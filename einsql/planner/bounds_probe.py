@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from einsql.core.records import dataclass
 from einsql.core.settings import Settings
 from einsql.engine.cancellation import Progress
 from einsql.errors import Error, RanksLost

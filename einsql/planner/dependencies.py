@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.storage.fields import Fields
 from einsql.storage.host_arrays import array_relation, file_relation

@@ -6,8 +6,8 @@ Planning does not build them for a statement over elements.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.core.settings import Settings
 from einsql.engine.step import Tick
 from einsql.ir.einsum.graph import EinSum, walk

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 
 if TYPE_CHECKING:
     from einsql.storage.duckdb.table_result import TableResult

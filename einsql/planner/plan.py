@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.step import Arrays, GraphExecutor, Measure, Tick
 from einsql.optimizer import Optimized

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.big_stack import require_room
 from einsql.core.lazy_module import LazyModule, lazy_modules
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.engine.step import GraphExecutor, Tick
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
-from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
 from einsql.planner.compile import at_sites, check_domains, compiled
 from einsql.planner.dependencies import (
@@ -61,6 +61,7 @@ from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
+    from einsql.ir.einsum import printer as _printer
     from einsql.ir.tra.plan import Node as TileNode
     from einsql.optimizer import tra
     from einsql.optimizer.site_optimizer import SitePlan
@@ -78,6 +79,7 @@ else:  # imported for computed keys, several sites, tiles, GPUs and files only
     )
     free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
     table_files = LazyModule("einsql.storage.files.tables")
+    _printer = LazyModule("einsql.ir.einsum.printer")
 
 
 @dataclass
@@ -314,7 +316,7 @@ class BinderCatalog:
                 tile_plan.tile_part(name, program),
             )
         plan = make_plan(relation, self, [])
-        text = format_graph(plan.optimized.root)
+        text = _printer.format_graph(plan.optimized.root)
         own = tile_plan.Part(
             name, text, lambda inputs, tick: tile_plan.tensor_of(plan.finish(inputs, tick))
         )

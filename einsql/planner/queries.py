@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled

@@ -6,10 +6,11 @@ Only statements over several sites import this module; it imports the optimizer'
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor

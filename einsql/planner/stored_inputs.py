@@ -11,17 +11,21 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.plural import plural
 from einsql.core.settings import Settings, mesh_text, points
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
-from einsql.ir.einsum.kept_sums import sum_over_first_key
-from einsql.ir.einsum.sharded_notation import Axes
-from einsql.ir.layout import Layout, Mesh, placement
-from einsql.ir.partition import OnMesh, Parts
 
 if TYPE_CHECKING:
-    from einsql.ir.layout import Tiles
+    from einsql.ir import layout as _layout
+    from einsql.ir import partition as _partition
+    from einsql.ir.einsum import kept_sums as _kept_sums
+    from einsql.ir.einsum.sharded_notation import Axes
+    from einsql.ir.layout import Mesh, Tiles
+    from einsql.ir.partition import OnMesh
     from einsql.optimizer.placement import layouts
     from einsql.storage.objects import Tensor
 else:  # takes 20 ms; only several sites need it
     layouts = LazyModule("einsql.optimizer.placement.layouts")
+    _kept_sums = LazyModule("einsql.ir.einsum.kept_sums")
+    _partition = LazyModule("einsql.ir.partition")
+    _layout = LazyModule("einsql.ir.layout")
 
 
 def stored_input(name: str, tensor: Tensor, settings: Settings, sites: int) -> Input:
@@ -35,7 +39,7 @@ def stored_input(name: str, tensor: Tensor, settings: Settings, sites: int) -> I
     """
     relation, partition = tensor.relation, tensor.partition
     tiles, sparse = relation.fields.tiles_over(sites), relation.fields.is_sparse
-    if isinstance(partition, Parts):
+    if partition is not None and isinstance(partition, _partition.Parts):
         return Input(name, relation.schema, partition.numbers, partition.order, tiles, sparse)
     constant = tiles is not None and partition is None and not tensor.changed
     if tiles is None and partition is not None:
@@ -47,9 +51,9 @@ def parts_input(name: str, tensor: Tensor, settings: Settings) -> Input:
     """The input of the parts of a tensor that is kept unreduced on the mesh of the settings."""
     parts, axes = tensor.relation.fields.summands, _axes_of_parts(tensor)
     assert parts is not None
-    tiles, mesh = parts.fields.tiles_over(settings.sites), Mesh(settings.mesh)
+    tiles, mesh = parts.fields.tiles_over(settings.sites), _layout.Mesh(settings.mesh)
     if tiles is None:
-        layout = Layout(mesh, placement(mesh, axes))
+        layout = _layout.Layout(mesh, _layout.placement(mesh, axes))
         tiles = layouts.tiles_of([(k.lo, k.hi) for k in parts.schema.keys], layout)
     return Input(name, parts.schema, lies=tiles)
 
@@ -62,25 +66,25 @@ def sum_of_parts(node: Node, tensor: Tensor, settings: Settings) -> EinSum:
         tensor: The tensor.
         settings: The settings, which have the mesh.
     """
-    return sum_over_first_key(node, Mesh(settings.mesh), _axes_of_parts(tensor))
+    return _kept_sums.sum_over_first_key(node, _layout.Mesh(settings.mesh), _axes_of_parts(tensor))
 
 
 def _axes_of_parts(tensor: Tensor) -> Axes:
     """The mesh axes of the key of the parts, then those of each key of the tensor."""
     parts, partition = tensor.relation.fields.summands, tensor.partition
     assert parts is not None
-    assert isinstance(partition, OnMesh)
+    assert isinstance(partition, _partition.OnMesh)
     return (parts.axes, *partition.axes)
 
 
 def declared_tiles(tensor: Tensor, settings: Settings, sites: int) -> Tiles | None:
     """The tiles that a tensor's declaration gives it; None without one in force."""
     partition, keys = tensor.partition, [(k.lo, k.hi) for k in tensor.relation.schema.keys]
-    if isinstance(partition, Parts):
+    if isinstance(partition, _partition.Parts):
         return layouts.declared(keys, partition.numbers, sites, partition.order)
     if partition is None or sites == 1 or points(settings.mesh) != sites:
         return None
-    mesh = Mesh(settings.mesh)
+    mesh = _layout.Mesh(settings.mesh)
     if missing_axes(partition, mesh):
         return None
     return layouts.tiles_of(keys, partition.layout(mesh))
@@ -94,7 +98,7 @@ def missing_axes(partition: OnMesh, mesh: Mesh) -> tuple[str, ...]:
 def idle_reason(tensor: Tensor, settings: Settings) -> str:
     """The reason why a declaration over mesh axes has no force at several sites; "" if it has."""
     partition = tensor.partition
-    if not isinstance(partition, OnMesh) or settings.sites == 1:
+    if settings.sites == 1 or not isinstance(partition, _partition.OnMesh):
         return ""
     clauses = partition.clauses([k.name for k in tensor.relation.schema.keys])
     prefix = f"{clauses} of {tensor.name} has no effect: "
@@ -103,7 +107,7 @@ def idle_reason(tensor: Tensor, settings: Settings) -> str:
     if not settings.mesh_in_force:
         mesh = mesh_text(settings.mesh)
         return f"{prefix}the mesh {mesh} is without force at {plural(settings.sites, 'site')}"
-    missing = missing_axes(partition, Mesh(settings.mesh))
+    missing = missing_axes(partition, _layout.Mesh(settings.mesh))
     return f'{prefix}the mesh has no axis "{missing[0]}"' if missing else ""
 
 

@@ -7,12 +7,12 @@ the following parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema, is_flag
 from einsql.engine.block_program import BlockExecutor, BlockProgram
 from einsql.errors import DataError, IntegrityError

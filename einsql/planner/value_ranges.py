@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import Input
 from einsql.planner.dependencies import Dependency, TensorDependency
 from einsql.sql.binder.value_ranges import Ranges

@@ -16,7 +16,6 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.quoting import in_quotes
 from einsql.core.settings import Settings
 from einsql.engine.cancellation import watched
-from einsql.explain.options import options_text
 from einsql.kernels.runtime import compile_cache
 from einsql.kernels.runtime.blas import Statement
 from einsql.planner.context import CallerScope, Context
@@ -34,6 +33,7 @@ from einsql.storage.session_store import Store
 if TYPE_CHECKING:
     from einsql.engine.ranks import windows
     from einsql.engine.ranks.driver import Cluster
+    from einsql.explain import options as _options
     from einsql.explain.explanation import Explanation
     from einsql.hybrid import duckdb_statements
     from einsql.planner import plan_files
@@ -45,6 +45,7 @@ else:  # imported for variables in FROM, `einsum`, plan files, and sessions on r
     duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
     plan_files = LazyModule("einsql.planner.plan_files")
     einsum_call = LazyModule("einsql.session.einsum_call")
+    _options = LazyModule("einsql.explain.options")
 
 _NOTHING = nullcontext()
 
@@ -164,7 +165,8 @@ class Connection(Lifetime):
             Error: A statement is wrong or fails; the error has the position in the text.
         """
         flags = {"analyze": analyze, "verbose": verbose, "simulate": simulate}
-        text = f"EXPLAIN {options_text({**flags, 'level': level, 'sites': sites, **options})}{sql}"
+        written = _options.options_text({**flags, "level": level, "sites": sites, **options})
+        text = f"EXPLAIN {written}{sql}"
         with self.running(sys._getframe(1), ()):
             outcome = run_script(self.context, text)
         assert isinstance(outcome, Listing), "EXPLAIN gives a listing"

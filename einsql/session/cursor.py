@@ -6,14 +6,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, time, timedelta
-from decimal import Decimal
+from functools import cache
 from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
-from uuid import UUID
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import DType
 from einsql.errors import DataError, InterfaceError, ProgrammingError
 from einsql.planner.outcome import Changed, Outcome, Rows
@@ -23,10 +23,15 @@ from einsql.storage.error_boundary import boundary
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
+    import decimal
+    import uuid
+
     import pyarrow as pa
 
     from einsql.planner.context import Context
     from einsql.planner.outcome import Results
+else:  # loaded for parameters
+    decimal, uuid = LazyModule("decimal"), LazyModule("uuid")
 
 Parameters = Sequence[object] | Mapping[str, object] | None
 Description = tuple[tuple[Any, ...], ...] | None
@@ -87,7 +92,7 @@ def _given_value(value: object) -> object:
         type(value) is int and not -(2**127) <= value < 2**127
     ):  # DuckDB's largest integer type has 128 bits
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
-    if value is None or isinstance(value, _PARAMETERS):
+    if value is None or isinstance(value, _parameter_types()):
         return value
     hint = "Numbers, booleans, None, and what DuckDB takes where it runs can be bound."
     if isinstance(value, np.ndarray):
@@ -112,11 +117,11 @@ def _given_scalar(value: np.generic) -> object:
     raise ProgrammingError(f"A parameter cannot be a {value.dtype}", hint=hint)
 
 
-_PARAMETERS = (
-    int, float, np.generic, str, bytes, bytearray, date, time, timedelta, Decimal, UUID, list,
-    tuple, dict,
-)  # fmt: skip
-"""The types of parameters. Without DuckDB a statement takes numbers and booleans only."""
+@cache
+def _parameter_types() -> tuple[type, ...]:
+    """The types of parameters. Without DuckDB a statement takes numbers and booleans only."""
+    numbers = (int, float, np.generic, decimal.Decimal)
+    return (*numbers, str, bytes, bytearray, date, time, timedelta, uuid.UUID, list, tuple, dict)
 
 
 _MOST = 2**63

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from einsql import errors
 from einsql.core.lazy_module import LazyModule, lazy_modules
+from einsql.core.records import dataclass
 from einsql.core.settings import SETTINGS, changed_settings, mesh_text
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.planner.queries import query_binder

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Input

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.errors import NotSupportedError
 from einsql.planner.plan import Plan, rebind_inputs, run_plans
 from einsql.planner.planner import result_columns

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from einsql import errors
 from einsql.core.big_stack import with_room
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, ProgrammingError, RanksLost
 from einsql.kernels.runtime import compile_cache
 from einsql.planner.context import Context

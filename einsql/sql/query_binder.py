@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlglot import exp
 
-from einsql.core.lazy_module import lazy_modules
+from einsql.core.lazy_module import LazyModule, lazy_modules
+from einsql.core.records import dataclass
 from einsql.errors import Error, ForeignNameError, ProgrammingError, UnknownHere, suggest
 from einsql.sql.binder.context import Catalog, Joining
 from einsql.sql.binder.scalar import ScalarBinder
@@ -17,7 +18,6 @@ from einsql.sql.binder.syntax import check_syntax, renamed
 from einsql.sql.functions import tile_functions
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 from einsql.sql.macros.expansion import MacroExpander
-from einsql.sql.macros.substitution import selects
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.windows import Windows
 from einsql.sql.parser.positions import position, positioned, unsupported
@@ -28,11 +28,13 @@ from einsql.sql.typing.typed_expr import Typed
 if TYPE_CHECKING:
     from einsql.ir.autodiff import Backward
     from einsql.sql.binder import einsum_call, gradient_call
+    from einsql.sql.macros import substitution as _substitution
     from einsql.sql.tiles import functions as functions_of_tiles
     from einsql.sql.tiles import select as select_over_tiles
 else:  # loaded for statements with such calls, and over tiles
     einsum_call, gradient_call = lazy_modules("einsql.sql.binder", "einsum_call", "gradient_call")
     functions_of_tiles, select_over_tiles = lazy_modules("einsql.sql.tiles", "functions", "select")
+    _substitution = LazyModule("einsql.sql.macros.substitution")
 
 T = TypeVar("T")
 
@@ -289,7 +291,7 @@ class QueryBinder:
             self.macros.count(macro, at)
             body = self.macros.body(macro, at)
             # A SELECT that a macro passes on is bound in the scope of the first call.
-            for query in selects(at):
+            for query in _substitution.selects(at):
                 argument = Argument(query, list(self.ctes), list(self.active), self.foreign)
                 self.arguments.setdefault(id(query), argument)
             return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))

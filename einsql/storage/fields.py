@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
-from einsql.ir.layout import Tiles
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.layout import Layout
+
+if TYPE_CHECKING:
+    from einsql.ir.layout import Tiles
 
 
 @dataclass(frozen=True, slots=True)

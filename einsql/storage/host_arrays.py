@@ -12,16 +12,17 @@ import numpy as np
 from einsql.core.lazy_module import lazy_modules
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError
-from einsql.storage import files
-from einsql.storage.files.tensor import Tick, no_tick
 from einsql.storage.out_of_memory import Room
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.relation import from_array
 
 if TYPE_CHECKING:
-    from einsql.storage import row_files, scipy_arrays
-else:  # loaded for files of rows, and for sparse arrays
-    row_files, scipy_arrays = lazy_modules("einsql.storage", "row_files", "scipy_arrays")
+    from einsql.storage import files, row_files, scipy_arrays
+    from einsql.storage.files.tensor import Tick
+else:  # loaded for files, and for sparse arrays
+    files, row_files, scipy_arrays = lazy_modules(
+        "einsql.storage", "files", "row_files", "scipy_arrays"
+    )
 
 
 def array_relation(
@@ -87,7 +88,7 @@ def is_sparse(value: Any) -> bool:
 
 
 def file_relation(
-    path: str, member: str | None = None, tick: Tick = no_tick, memory: Room | None = None
+    path: str, member: str | None = None, tick: Tick | None = None, memory: Room | None = None
 ) -> Stored:
     """A relation over a tensor in a file, or over the element rows of files.
 
@@ -104,6 +105,7 @@ def file_relation(
         DataError: Rows have no keys, or a duplicate key.
     """
     file = files.open_data(path, member, memory=memory)
+    tick = tick or files.no_tick
     if not isinstance(file, files.FileTensor):
         return row_files.rows_relation(file, path, member, tick)
     schema = array_relation(np.broadcast_to(np.zeros((), file.dtype.numpy), file.shape)).schema
@@ -127,9 +129,11 @@ def as_numpy(value: Any) -> np.ndarray:
     Raises:
         InterfaceError: The object cannot be converted to an array.
     """
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    # NumPy loads its masked arrays when a program first uses them.
+    ma = sys.modules.get("numpy.ma")
+    if ma is not None and isinstance(value, ma.MaskedArray) and ma.is_masked(value):
         raise InterfaceError(
-            f"The array has {np.ma.getmaskarray(value).sum()} masked elements",
+            f"The array has {ma.getmaskarray(value).sum()} masked elements",
             hint="Fill them, as with array.filled(0).",
         )
     if isinstance(value, np.ndarray):

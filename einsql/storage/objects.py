@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from einsql.core.records import dataclass
 from einsql.errors import Error, InterruptedError, OperationalError
-from einsql.ir.partition import Partition
 from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.relation import Relation
+
+if TYPE_CHECKING:
+    from einsql.ir.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)

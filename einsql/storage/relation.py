@@ -8,13 +8,13 @@ arrays that are not contiguous.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.errors import InterfaceError
 from einsql.storage.array_ownership import distinct as distinct  # re-exported for the statements

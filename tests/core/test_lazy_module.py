@@ -10,20 +10,24 @@ import pytest
 from einsql.core.lazy_module import LazyModule, lazy_modules
 
 UNUSED = (
+    "_duckdb",
     "concurrent.futures",
     "einsql.engine.program_writer",
     "einsql.engine.ranks",
     "einsql.engine.spilling_executor",
     "einsql.hybrid",
+    "einsql.ir.layout",
+    "einsql.kernels.groups.group",
+    "einsql.kernels.loops.codegen",
     "einsql.kernels.sparse",
     "einsql.kernels.vectorized.vector",
     "einsql.kernels.convolutions",
     "einsql.optimizer.decomposition",
     "einsql.planner.tile_plan",
-    "einsql.storage.files.arrow",
-    "einsql.storage.files.parquet",
+    "einsql.storage.files",
     "einsql.storage.row_files",
     "json",
+    "numpy.ma",
     "pyarrow",
 )
 """Modules that a small product of registered arrays does not need."""

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.kernels import packed
 from einsql.kernels.kernel import Tick
-from einsql.kernels.packed import factors, layout, run
+from einsql.kernels.packed import factors, layout
 
 SIDE, TERMS = 40, 100
 Join = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -19,7 +20,7 @@ Join = Callable[[np.ndarray, np.ndarray], np.ndarray]
 @pytest.fixture(autouse=True)
 def _small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "AREA", 1)
-    monkeypatch.setattr(run, "LEAST", 1)
+    monkeypatch.setattr(packed, "LEAST", 1)
 
 
 @pytest.fixture

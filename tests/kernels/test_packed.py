@@ -26,8 +26,8 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels.packed import factors, layout, run
-from einsql.kernels.packed.run import compile_packed
+from einsql.kernels import packed as packing
+from einsql.kernels.packed import compile_packed, factors, layout, run
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.runtime.cpu_features import Machine
 from tests.kernels.compiling import PROPERTY, cache_directory
@@ -45,7 +45,7 @@ def _small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs whatever can be."""
     for least in ("LEAST", "AREA", "TERMS"):
         monkeypatch.setattr(layout, least, 1)
-    monkeypatch.setattr(run, "LEAST", 1)
+    monkeypatch.setattr(packing, "LEAST", 1)
 
 
 def fn(name: str, dtype: DType, *args: Expr) -> Call:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from einsql.core.big_stack import statement_thread
+from einsql.core.records import dataclass
 from einsql.engine.ranks.call import Call, Tick
 
 MOST = 64

@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.engine.ranks.messages import Started
 
 

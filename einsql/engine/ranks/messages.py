@@ -7,12 +7,12 @@ messages determine the duration of a small statement.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.engine.exchange import Held
 from einsql.ir.spmd.program import Program
 from einsql.storage.fields import Term

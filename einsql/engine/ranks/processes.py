@@ -7,10 +7,10 @@ import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from einsql.core import forks
+from einsql.core.records import dataclass
 from einsql.engine.ranks.failure_diagnosis import Ended, Loss, each, listed, loss
 from einsql.engine.ranks.framing import Unread, Withdrawn, receive
 from einsql.engine.ranks.messages import Fallen, Hello, Started

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from weakref import ReferenceType, ref
 
 import numpy as np
 
 from einsql.core.boxes import common
+from einsql.core.records import dataclass
 from einsql.core.schema import Key, Schema
 from einsql.engine.exchange import Held, paste, slices
 from einsql.engine.ranks import storage

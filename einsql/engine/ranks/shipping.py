@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from einsql.core.boxes import common_volumes, volumes
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.exchange import Held, slices
 from einsql.engine.ranks.messages import Sent, Slice, Source

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
+from einsql.core.records import dataclass
 from einsql.engine.exchange import slices
 from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster

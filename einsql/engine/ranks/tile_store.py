@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from einsql.core.boxes import extents
+from einsql.core.records import dataclass
 from einsql.engine.exchange import Held, Index
 from einsql.engine.ranks.messages import Change, Count, Fetch, Fill, Handle, Paste, Read, Write
 from einsql.storage import files

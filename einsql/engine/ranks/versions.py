@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease

@@ -8,10 +8,10 @@ for any offsets. For other parts each statement sends tiles from rank to rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from weakref import ReferenceType, ref
 
 from einsql.core.boxes import volumes
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.ranks.messages import Slice
 from einsql.engine.ranks.versions import VersionedFields

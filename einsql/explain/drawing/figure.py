@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.units import duration, quantity
 from einsql.explain.operations import InputReport, OperationReport
 from einsql.explain.report import GraphReport

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
+
+from einsql.core.records import dataclass
 
 Point = tuple[float, float]
 

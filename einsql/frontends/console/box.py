@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
+from einsql.core.records import dataclass
 from einsql.frontends.console.values import Column, format_cell
 
 _NARROWEST = 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import einsql
+from einsql.core.records import dataclass
 from einsql.errors import suggest
 from einsql.frontends.console.chart import draw_chart
 from einsql.frontends.console.heat import draw_heat

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.errors import Error
 from einsql.frontends.console.settings import CommandError
 

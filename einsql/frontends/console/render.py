@@ -7,9 +7,9 @@ import io
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 
+from einsql.core.records import dataclass
 from einsql.frontends.console.box import Excerpt, Row, draw_box, draw_growing
 from einsql.frontends.console.values import ESCAPES, Column, format_cell, format_json, format_value
 

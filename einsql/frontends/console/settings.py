@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from einsql.core.records import dataclass
 
 
 class Leave(Exception):  # noqa: N818 - not an error, like SystemExit

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from einsql.core.bfloat16 import rounded
+from einsql.core.records import dataclass
 
 _NUMERIC = {
     "TINYINT",

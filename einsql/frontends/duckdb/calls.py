@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.sql.parser.lexical import QUIET
 

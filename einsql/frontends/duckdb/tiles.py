@@ -7,7 +7,6 @@ and ARRAYs, with one level of nesting per axis, are read as well. A number is a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError
 from einsql.storage.relation import MAX_AXES

@@ -6,9 +6,10 @@ A step holds an expression and an expression reads steps, so both are defined he
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 
 Terms = tuple[tuple[int, int], ...]

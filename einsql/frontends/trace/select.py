@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from einsql.core.records import dataclass
 from einsql.frontends.trace.expressions import labels, reads
 from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
 from einsql.frontends.trace.text import Printer, name_text, unused

@@ -7,8 +7,8 @@ slices and element-wise operations in between are written where they are read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.frontends.trace.expressions import (
     label,
     labels,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.frontends.trace.expressions import ZERO, label, substituted
 from einsql.frontends.trace.nodes import Affine, Expr, Read, Step

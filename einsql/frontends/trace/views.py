@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import Protocol
 
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.frontends.trace.elementwise import choose
 from einsql.frontends.trace.expressions import (

@@ -7,10 +7,11 @@ DuckDB, and each part has its position in the text.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sqlglot import Token, TokenType
 
+from einsql.core.records import dataclass
 from einsql.sql.parser.tokens import word_of
 
 _SET = ("UNION", "EXCEPT", "INTERSECT")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from einsql.core.quoting import in_quotes
+from einsql.core.records import dataclass
 from einsql.hybrid.split.blocks import Block, Range
 from einsql.hybrid.split.edits import Edits
 from einsql.hybrid.split.split import Scope, Splitter, Why, changed, shown

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from einsql.core.records import dataclass
 from einsql.sql.parser.parameter_marks import mark
 
 

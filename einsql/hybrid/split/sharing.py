@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.hybrid.split.split import PREFIX, Fragment
 
 View = Callable[[str], exp.Expr | None]

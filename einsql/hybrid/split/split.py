@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sqlglot import exp
 
 from einsql.core.quoting import in_quotes
+from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.split.blocks import STARTS, Block, Cte, QueryText, Range, Reference, Structure
 from einsql.hybrid.split.edits import Edited, Edits

@@ -8,9 +8,10 @@ operand that reads the field, and 0 for elements that no point reads.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.errors import ProgrammingError
 from einsql.ir.autodiff import domains

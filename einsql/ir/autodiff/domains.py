@@ -7,9 +7,10 @@ shorter than its key yields a derived key. Elements that no point reads get 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from einsql.core.records import dataclass
 from einsql.ir.autodiff.terms import Term
 from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.graph import (

@@ -8,8 +8,9 @@ passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from einsql.core.records import dataclass
 from einsql.ir.autodiff.forms import is_contraction
 from einsql.ir.autodiff.parts import once_each
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Node, Operand, Value

@@ -15,13 +15,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, count
 from math import prod
+from typing import TYPE_CHECKING
 
 from einsql.core.dag import bottom_up, producers_first
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.ir.layout import Tiles
+
+if TYPE_CHECKING:
+    from einsql.ir.layout import Tiles
 
 Scalar = bool | int | float
 

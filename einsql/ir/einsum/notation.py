@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 
 

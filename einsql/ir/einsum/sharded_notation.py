@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from einsql.core.records import dataclass
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import GridAxis
 from einsql.ir.einsum.notation import Spec, parse_spec

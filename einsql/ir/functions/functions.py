@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.typing_rules import (
     TypeRule,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from operator import mul
 from typing import Any
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 
 Array = Any  # an ndarray or NumPy scalar of any dtype

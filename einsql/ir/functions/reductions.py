@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.functions.derivatives import PointDerivative, of_extreme, of_product, of_sum
 

@@ -8,11 +8,12 @@ if the sites of its types are right. The einsum interpreter runs the kernels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from einsql.core.dag import bottom_up
+from einsql.core.records import dataclass
 from einsql.errors import IntegrityError, InternalError
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.einsum.interpreter import Fields

@@ -8,12 +8,13 @@ and the moved bytes are known exactly before a plan runs. Several arrays under o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import TypeVar
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.tables import Table
 from einsql.errors import ProgrammingError
 from einsql.ir.ia.placement import coordinate

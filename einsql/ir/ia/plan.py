@@ -15,10 +15,11 @@ would compute wrong results cannot be built. `einsql.ir.ia.typing` computes the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import get_args
 
 from einsql.core.dag import producers_first
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Input
 from einsql.ir.ia import typing as ia_typing

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
+from einsql.core.records import dataclass
 from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.remembered import remembered
 from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, codes

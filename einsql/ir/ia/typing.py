@@ -8,10 +8,11 @@ wrong results on the arrays of their sites.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.tables import Table
 from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, relabel

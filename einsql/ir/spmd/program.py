@@ -14,11 +14,11 @@ relation together. A block under a key is a tile with one key along each leading
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles

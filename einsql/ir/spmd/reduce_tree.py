@@ -9,10 +9,9 @@ tile once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete
 

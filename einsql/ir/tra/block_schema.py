@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
@@ -12,6 +11,7 @@ import numpy as np
 
 from einsql.core.boxes import common_volumes, split
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field
 from einsql.core.tables import Table
 from einsql.errors import DataError, InternalError, ProgrammingError

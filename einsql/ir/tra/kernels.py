@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value, cast

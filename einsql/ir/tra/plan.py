@@ -9,10 +9,11 @@ TRA §2.1 and EinDecomp §4.2. Kernels, which are EinSums, compute on records. E
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from einsql.core.dag import bottom_up, producers_first
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr, Input, call

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Key, Schema
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.ir.einsum.affine import Affine, affine_labels

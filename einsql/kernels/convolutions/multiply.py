@@ -8,13 +8,13 @@ first term of its row. Another table contains the addresses of the results.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Operand, Value
 from einsql.kernels.convolutions.affine import Reading, reading_of
 from einsql.kernels.convolutions.match import Product, product_of

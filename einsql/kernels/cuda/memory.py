@@ -11,12 +11,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.kernels.cuda.device import Array, Device, is_shortage
 from einsql.kernels.vectorized.views import unrepeated
 

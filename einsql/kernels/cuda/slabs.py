@@ -7,9 +7,10 @@ keys index. The slabs' results need no merge, because keys do not share points.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
+
+from einsql.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+
+from einsql.core.records import dataclass
 
 WIDEST = 2**31 - 1
 """Greatest number of rows, columns, terms and matrices: cuBLAS counts in 32 bits."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import Axis, EinSum
 from einsql.ir.einsum.intervals import fits, interval
 from einsql.kernels.scalars import bounds_of

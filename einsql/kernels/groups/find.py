@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node, Operand
-from einsql.kernels.groups.group import Group
 from einsql.kernels.groups.members import is_product
-from einsql.kernels.groups.plan import Plan, make_plan
 from einsql.kernels.kernel import Compile
 from einsql.kernels.vectorized import views
+
+if TYPE_CHECKING:
+    from einsql.kernels.groups import group as _group
+    from einsql.kernels.groups import plan as _plan
+    from einsql.kernels.groups.group import Group
+    from einsql.kernels.groups.plan import Plan
+else:  # loaded when nodes are fused
+    _group = LazyModule("einsql.kernels.groups.group")
+    _plan = LazyModule("einsql.kernels.groups.plan")
 
 MOST = 12
 """Greatest number of nodes of a group; larger kernels take too long to compile."""
@@ -51,7 +60,10 @@ def groups_of(
         compile_node: Compiles a single node, for groups that fall back to single nodes.
         plain: See `einsql.kernels.groups.find_groups`.
     """
-    return [Group(plan, compile_node, plain) for plan in _Search(nodes, roots, least).plans(heavy)]
+    return [
+        _group.Group(plan, compile_node, plain)
+        for plan in _Search(nodes, roots, least).plans(heavy)
+    ]
 
 
 @dataclass(slots=True)
@@ -173,7 +185,7 @@ class _Search:
         if any(_depth(*edge) > most for edge in edges):
             return None
         visible = [at in self.roots or not self.readers[at] <= numbers for at in order]
-        return make_plan(chosen, visible)
+        return _plan.make_plan(chosen, visible)
 
     def _pays(self, order: Sequence[int]) -> bool:
         """True if the last node reads a large operand that the group computes or reads."""

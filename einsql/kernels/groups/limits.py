@@ -11,8 +11,9 @@ and their sums, which detect empty rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.affine import Affine, affine
 from einsql.ir.einsum.graph import (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, exprs
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, is_product, members

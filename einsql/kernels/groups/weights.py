@@ -9,8 +9,9 @@ computed over one part of the row at a time, with the running maximum of x.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
     TRUE,

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from math import prod
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import (

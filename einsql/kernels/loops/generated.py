@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache as cached
 from itertools import chain
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from einsql.core.bfloat16 import stored
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
 
 from einsql.core.bfloat16 import narrow, widen
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.ir.einsum.graph import (
     TRUE,

@@ -7,9 +7,9 @@ is cut into slices too. Each slice has its own running values, which are merged 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil, prod
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.loops.loop_nest import STRIP, Mode, Nest, weight
 from einsql.kernels.runtime import thread_pool

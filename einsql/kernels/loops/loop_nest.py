@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from math import prod
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
     Call,

@@ -6,7 +6,7 @@ Summed labels of a single operand are summed first; then `multiply.py` multiplie
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.lazy_module import lazy_modules
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import Call, EinSum, Output, Value

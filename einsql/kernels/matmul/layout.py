@@ -10,9 +10,10 @@ each a single run, one of them with stride 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+
+from einsql.core.records import dataclass
 
 Strides = Mapping[str, int]
 """The stride of each label of an array, in elements."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite, prod
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Output, Value
 from einsql.ir.functions.casts import cast_failure

@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from itertools import product
 from math import ceil, inf, prod
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.lazy_module import LazyModule
 from einsql.kernels.kernel import Tick
-from einsql.kernels.matmul import long_sums, rows
+from einsql.kernels.matmul import long_sums
 from einsql.kernels.matmul.layout import Labels, Layout, lay_out
 from einsql.kernels.matmul.numpy_call import Multiply, at_once, unless_same
 from einsql.kernels.matmul.pieces import (
@@ -38,10 +40,16 @@ from einsql.kernels.matmul.pieces import (
     wanted,
 )
 from einsql.kernels.matmul.product_views import ProductViews
-from einsql.kernels.matmul.rows import by_rows
-from einsql.kernels.matmul.thread_pool_gemm import Calls, NotAtHandError, calls_for
 from einsql.kernels.matmul.unpacked_tiles import Matrices, ProductStrategy
 from einsql.kernels.runtime import blas, thread_pool, thread_team
+
+if TYPE_CHECKING:
+    from einsql.kernels.matmul import rows
+    from einsql.kernels.matmul import thread_pool_gemm as _gemm
+    from einsql.kernels.matmul.thread_pool_gemm import Calls
+else:  # loaded for products in pieces, and with rows of few terms
+    _gemm = LazyModule("einsql.kernels.matmul.thread_pool_gemm")
+    rows = LazyModule("einsql.kernels.matmul.rows")
 
 ALONE, SHORT = 2**18, 2**13
 """Points up to which BLAS uses one thread for a matrix product, or a matrix-vector product."""
@@ -101,7 +109,7 @@ class Multiplied:
         copied = sum(x.size for x, side in ((a, layout.left), (b, layout.right)) if side.copied)
         points = labels.size(labels.extent)
         if copied and self._in_line(steps, layout) and points * rows.IN_LINE < copied / COPIES:
-            return by_rows(labels, self.work)
+            return rows.by_rows(labels, self.work)
         size = a.size + b.size + labels.size(labels.keys)
         work = Work(2.0 * points, size * self.work.itemsize, self.work.itemsize, copied)
         last = next((x for x in reversed(layout.k) if labels.extent[x] > 1), None)
@@ -234,7 +242,7 @@ class Plan(ProductViews):
             if not known:
                 try:
                     known.append(self._calls(a, b, parts))
-                except NotAtHandError:
+                except _gemm.NotAtHandError:
                     return otherwise(a, b, tick)
             calls, blocks = known[0]  # the first of two concurrent threads' calls
             if calls is None:
@@ -289,7 +297,7 @@ class Plan(ProductViews):
                     return None  # too small for calls of matrices
                 step = 1 if single else len(x)
                 matrices += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
-        return calls_for(matrices, (a, b, array))
+        return _gemm.calls_for(matrices, (a, b, array))
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """Computes the complete product on one thread."""

@@ -6,13 +6,13 @@ Strided operands are copied into C order in blocks that stay in cache.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.kernels.runtime import thread_pool
 
 FLOPS = 8e10 * 4

@@ -6,13 +6,13 @@ Operands are stacks of matrices, which are cut along the axes of the result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul import long_sums
 from einsql.kernels.matmul.layout import Labels, Layout, Side

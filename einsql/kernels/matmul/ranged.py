@@ -8,10 +8,11 @@ outside the range is arbitrary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
 from einsql.kernels.kernel import Arrays, Runner, Tick, WithWriter

@@ -8,11 +8,11 @@ strides.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache as cached
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.kernels.runtime import blas, compile_cache, thread_team
 from einsql.kernels.runtime.cpu_features import machine
 

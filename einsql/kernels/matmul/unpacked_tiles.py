@@ -10,16 +10,22 @@ of addresses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.kernels.kernel import Tick
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine
-from einsql.kernels.vectorized.sums import add_up
+
+if TYPE_CHECKING:
+    from einsql.kernels.vectorized import sums as array_sums
+else:  # loaded for sums of products
+    array_sums = LazyModule("einsql.kernels.vectorized.sums")
 
 PIECE = 2**27
 """Products of elements in a piece of a few milliseconds."""
@@ -248,6 +254,6 @@ def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
         sums = np.empty(shape, out.dtype)
         for direct, part, place in zip(multiply, parts(left, right), places, strict=False):
             direct(*part, sums[place], tick)
-        out[...] = add_up(sums, (0,), sums.dtype == np.float64)
+        out[...] = array_sums.add_up(sums, (0,), sums.dtype == np.float64)
 
     return run

@@ -6,6 +6,34 @@ register tile, which `tile` builds from `registers`. `run` inspects the data, an
 for threads.
 """
 
-from einsql.kernels.packed.run import compile_packed
+from __future__ import annotations
 
-__all__ = ["compile_packed"]
+from typing import TYPE_CHECKING
+
+from einsql.core.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from einsql.ir.einsum.graph import EinSum
+    from einsql.kernels.kernel import Runner
+    from einsql.kernels.packed import run as _run
+else:  # loaded for large reductions
+    _run = LazyModule("einsql.kernels.packed.run")
+
+LEAST = 2**21
+"""Points from which packing pays for its longer compilation."""
+
+
+def compile_packed(node: EinSum) -> Runner | None:
+    """Matches nodes that reduce an expression over two sides with different keys.
+
+    Args:
+        node: The node; its operands are passed as fields with one axis per key.
+
+    Returns:
+        The runner, or None. Its first run compiles. FLOAT sums are added in FLOAT for at most 32
+        terms, and the partial sums in DOUBLE; long DOUBLE sums are cut into parts. If integers
+        may overflow, it falls back to compiled loops, which raise only for actual overflow.
+    """
+    if node.points < LEAST or node.is_elementwise:
+        return None
+    return _run.compile_packed(node)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, operands_of
 from einsql.ir.einsum.graph import exprs as expressions_of
 from einsql.kernels.vectorized.views import reading

@@ -6,11 +6,12 @@ A vector is as long as a row of a tile; LLVM cuts it into registers of the proce
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llvmlite import ir
 
+from einsql.core.records import dataclass
 from einsql.kernels.runtime.vector_math import CODE
 from einsql.kernels.runtime.vector_values import Num, declared, pointer, spread
 

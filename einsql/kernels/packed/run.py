@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, isnan, prod
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
@@ -38,8 +38,6 @@ from einsql.kernels.vectorized.sums import RunningSum
 
 LONGEST = 2**17
 """Terms of a DOUBLE sum per kernel: blocks of 128 terms, of which up to 1,024 are added."""
-LEAST = 2**21
-"""Points from which packing pays for its longer compilation."""
 _REDUCTIONS = frozenset(
     {"sum", "product", "min", "max", "bool_or", "bool_and", "arg_min", "arg_max"}
 )
@@ -52,18 +50,7 @@ SMALL_PIECE = 2**22
 
 
 def compile_packed(node: EinSum) -> Runner | None:
-    """Matches nodes that reduce an expression over two sides with different keys.
-
-    Args:
-        node: The node; its operands are passed as fields with one axis per key.
-
-    Returns:
-        The runner, or None. Its first run compiles. FLOAT sums are added in FLOAT for at most 32
-        terms, and the partial sums in DOUBLE; long DOUBLE sums are cut into parts. If integers
-        may overflow, it falls back to compiled loops, which raise only for actual overflow.
-    """
-    if node.points < LEAST or node.is_elementwise:
-        return None
+    """Matches a node; see `einsql.kernels.packed.compile_packed`."""
     parts = []
     for o in node.outputs:
         packed = _match(node, o)

@@ -7,9 +7,10 @@ that side. Expressions over both sides are computed for every pair.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Output, Value, subexpressions
 from einsql.ir.functions import SCALARS

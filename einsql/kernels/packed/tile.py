@@ -7,13 +7,13 @@ kernels; importing this module imports Numba.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from einsql.core.records import dataclass
 from einsql.kernels.packed.functions import LANES
 from einsql.kernels.packed.registers import BIT, TYPES, Registers, is_float
 from einsql.kernels.runtime.vector_values import pointer

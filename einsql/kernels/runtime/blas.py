@@ -13,13 +13,13 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from einsql.core import forks
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError, ProgrammingError
 from einsql.kernels.runtime import mkl
 

@@ -17,11 +17,12 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from einsql.core import forks
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.errors import InternalError
 from einsql.kernels.runtime.machine_code import ObjectCode
 

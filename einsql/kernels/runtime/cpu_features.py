@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from functools import lru_cache
+
+from einsql.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.errors import InternalError
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import inspect
 import operator
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -17,6 +16,8 @@ from numba import types
 from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
+
+from einsql.core.records import dataclass
 
 BINARY: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,

@@ -15,13 +15,14 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from einsql.core.records import dataclass
 from einsql.kernels.runtime.translated_expressions import (
     BINARY,
     Expressions,

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from numba import types
 from numba.extending import intrinsic
 
+from einsql.core.records import dataclass
 from einsql.kernels.runtime.vector_values import Num
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
+
+from einsql.core.records import dataclass
 
 
 def pointer(builder: Any, address: Any, kind: Any) -> Any:

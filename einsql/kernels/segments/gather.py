@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Output, Value
 from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.runtime import compile_cache, thread_pool

@@ -7,13 +7,14 @@ first. Each thread owns segments, so that threads never wait and every sum has a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 
 import numpy as np
 
 from einsql.core.buffer_pool import contiguous, empty
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value

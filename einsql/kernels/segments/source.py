@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Output, Value
 from einsql.ir.functions import REDUCTIONS

@@ -6,11 +6,12 @@ An operand is read as a stack of matrices, with presence flags of the elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
     TRUE,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Compressed, Sparse
 from einsql.ir.einsum.graph import (

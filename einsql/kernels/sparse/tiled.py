@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, prod
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import TRUE, EinSum
 from einsql.kernels.kernel import Arrays, Tick, share
 from einsql.kernels.matmul.pieces import FLOPS

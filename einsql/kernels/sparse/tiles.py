@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.kernels.kernel import no_progress
 from einsql.kernels.matmul.pieces import contiguous
 from einsql.kernels.runtime import blas, thread_pool

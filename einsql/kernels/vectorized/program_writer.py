@@ -8,13 +8,13 @@ function with fixed choices. Its results are bit-identical to the closures' resu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from einsql.core.bfloat16 import narrow, widen
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page, ShownField, TakenField
 from einsql.ir.einsum.graph import (

@@ -7,10 +7,11 @@ detect equal values. If the sums of squares are finite, the extremes are not rea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.ir.einsum.conditional_outputs import always, beside
 from einsql.ir.einsum.graph import EinSum

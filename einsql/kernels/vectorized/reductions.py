@@ -9,12 +9,12 @@ values of slices of a reduction are merged at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from einsql.core.bfloat16 import stored
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Output

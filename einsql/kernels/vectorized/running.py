@@ -7,11 +7,11 @@ the result of the values that it selects.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.affine import affine, free_labels_as_affine
 from einsql.ir.einsum.graph import (

@@ -8,11 +8,11 @@ avoids redundant computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, Value
 from einsql.ir.functions import SCALARS, Failure

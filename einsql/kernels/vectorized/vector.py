@@ -8,30 +8,36 @@ Otherwise points are reduced densely, or scattered if a derived label is a key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded, stored
+from einsql.core.lazy_module import lazy_modules
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value
 from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Arrays, Runner, Tick, ignoring
 from einsql.kernels.scalars import bounds_of, derived_axes, labels_read
-from einsql.kernels.vectorized.program_writer import (
-    Domain,
-    Indexed,
-    Reading,
-    compile_program,
-    is_suited,
-    write_node,
-)
-from einsql.kernels.vectorized.reductions import accumulator, start_of, starting
 from einsql.kernels.vectorized.scalar import Block, Compiled, Mask, both, compile_expr
-from einsql.kernels.vectorized.sums import from_zero
 from einsql.kernels.vectorized.views import arrangement
+
+if TYPE_CHECKING:
+    from einsql.kernels.vectorized import program_writer as _writer
+    from einsql.kernels.vectorized import reductions as _reductions
+    from einsql.kernels.vectorized import sums as _sums
+    from einsql.kernels.vectorized.program_writer import Domain, Reading
+
+    Read = Callable[["_Points"], Reading]
+    """A function that reads an operand at a block's points."""
+else:  # loaded for reductions and for programs that repeat
+    _reductions, _sums, _writer = lazy_modules(
+        "einsql.kernels.vectorized", "reductions", "sums", "program_writer"
+    )
 
 BLOCK = 1 << 18
 """Points of a block, so that temporaries stay in cache and a block takes milliseconds."""
@@ -43,9 +49,6 @@ AGAIN = 2
 
 Ranges = tuple[slice, ...]
 """The part of each enumerated axis that a block covers, counted from the axis's lo."""
-
-Read = Callable[["_Points"], Reading]
-"""A function that reads an operand at a block's points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,9 @@ def compile_vector(node: EinSum) -> Runner:
     From its second run on, a small node runs as a generated function, see `program_writer`.
     """
     if any(a.extent == 0 for a in node.axes):
-        return lambda operands, tick: {o.name: starting(o, node.schema.shape) for o in node.outputs}
+        return lambda operands, tick: {
+            o.name: _reductions.starting(o, node.schema.shape) for o in node.outputs
+        }
     plan = _plan(node)
     compute = _pointwise if plan.pointwise else _reduced
 
@@ -103,13 +108,13 @@ def compile_vector(node: EinSum) -> Runner:
     def short(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         nonlocal runs, best
         runs += 1
-        if runs == AGAIN and is_suited(node):
-            best = compile_program(node, _domain(plan)) or run
+        if runs == AGAIN and _writer.is_suited(node):
+            best = _writer.compile_program(node, _domain(plan)) or run
         return best(operands, tick)
 
     def write(page: Page, operands: Sequence[FieldSource]) -> Mapping[str, str] | None:
-        suited = is_suited(node)
-        return write_node(node, _domain(plan), page, operands) if suited else None
+        suited = _writer.is_suited(node)
+        return _writer.write_node(node, _domain(plan), page, operands) if suited else None
 
     return ignoring(short, write)
 
@@ -207,7 +212,7 @@ def _slicing(node: EinSum, operand: Operand, place: Mapping[str, int]) -> Read:
         part = [_shifted(points.ranges[a], s) for a, s in zip(axes, starts, strict=True)]
         if arrange is None:
             rest = iter(part)
-            return Indexed(tuple(None if x is None else next(rest) for x in lift))
+            return _writer.Indexed(tuple(None if x is None else next(rest) for x in lift))
         window = tuple(part)
         return lambda array: np.asarray(arrange(array[window]))[lift]
 
@@ -252,7 +257,7 @@ def _indexing(node: EinSum, operand: Operand) -> Read:
     keys = operand.source.schema.keys
 
     def bind(points: _Points) -> Reading:
-        return Indexed(
+        return _writer.Indexed(
             tuple(points.label(x) - k.lo for x, k in zip(operand.labels, keys, strict=True))
         )
 
@@ -269,7 +274,7 @@ def _domain(plan: _Plan) -> Domain:
     points = _Points(replace(plan, guard=None), (), plan.once)
     mask = points.derive()
     node, guard = plan.node, plan.guard
-    return Domain(
+    return _writer.Domain(
         shape=points.shape,
         kept=plan.kept,
         pointwise=plan.pointwise,
@@ -394,9 +399,9 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
     args = [a.run(points, selected) for a in o.args]
     value = cast_array(args[0], o.output.dtype)
     if selected is not None:
-        value = np.where(selected, value, np.asarray(start_of(o.output), value.dtype))
+        value = np.where(selected, value, np.asarray(_reductions.start_of(o.output), value.dtype))
     if o.output.reduction == "sum" and value.dtype.kind == "f":
-        return from_zero(value)
+        return _sums.from_zero(value)
     return np.asarray(value)
 
 
@@ -404,7 +409,7 @@ def _reduced(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str, n
     node, kept = plan.node, plan.kept
     scattered = kept < len(node.keys)
     # Densely reduced results have the kept axes in the result's key order.
-    running = [accumulator(o.output, plan.shape) for o in plan.outputs]
+    running = [_reductions.accumulator(o.output, plan.shape) for o in plan.outputs]
     for points, mask in _points(plan, operands, tick):
         for o, run in zip(plan.outputs, running, strict=True):
             selected = mask if o.where is None else both(mask, o.where.run(points, mask))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from einsql.core.bfloat16 import stored
+from einsql.core.records import dataclass
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Operand, Output, Value
 from einsql.kernels.kernel import Arrays, Kernel, Runner, Tick, WithWriter

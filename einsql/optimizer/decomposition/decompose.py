@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import Node
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits

@@ -6,10 +6,10 @@ Nothing here is part of planning. EXPLAIN computes it from the chosen cuts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.optimizer.decomposition.alternatives import Alternatives
 from einsql.optimizer.decomposition.decompose import Cut, Decomposition
 from einsql.optimizer.decomposition.model import free_candidates

@@ -8,13 +8,14 @@ limit decides when to give up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heapify, heappop, heappush
 from math import prod
 
 import numpy as np
 
 from einsql.core.mappings import grouped, memoized
+from einsql.core.records import dataclass
 from einsql.optimizer.decomposition.model import Choice, Model
 
 LIMIT = 4e8

@@ -7,11 +7,11 @@ through a *view*, the cut of one operand or of the result, so its table stays sm
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fitting
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex, cost_key
 from einsql.optimizer.decomposition.vectors import distinct, viable

@@ -6,11 +6,11 @@ choice of cuts. It may also limit the memory of a cell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError
 from einsql.optimizer.decomposition.costs import repartition_floats, tiles, vertex_floats
 from einsql.optimizer.decomposition.problem import Use, Vertex

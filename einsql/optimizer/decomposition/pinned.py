@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.optimizer.decomposition.problem import Problem, Vertex
 from einsql.optimizer.decomposition.schedules import Schedule, Schedules
 

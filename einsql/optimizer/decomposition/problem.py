@@ -7,7 +7,7 @@ read through a derived label (a gather, a window) is not cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from einsql.core.boxes import extents, volumes
 from einsql.core.machine import Effort
+from einsql.core.records import dataclass
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Value, walk
 from einsql.ir.einsum.partial_states import with_state

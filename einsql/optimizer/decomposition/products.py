@@ -16,11 +16,12 @@ all operands and of the result joins tiles that are distributed alike, without a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
+
+from einsql.core.records import dataclass
 
 
 class CutRule(StrEnum):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fitting

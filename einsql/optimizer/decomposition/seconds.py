@@ -13,7 +13,6 @@ The sites of cells are unknown before placement, so the prediction assumes a goo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from einsql.core.boxes import split
 from einsql.core.machine import Machine
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import keepable
 from einsql.optimizer.decomposition.costs import tiles
 from einsql.optimizer.decomposition.problem import Use, Vertex

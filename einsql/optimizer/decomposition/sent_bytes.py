@@ -6,10 +6,9 @@ has the tile of its operand that overlaps the needed one most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.optimizer.decomposition.costs import tiles
 from einsql.optimizer.decomposition.problem import Use, Vertex
 from einsql.optimizer.decomposition.vectors import restricted

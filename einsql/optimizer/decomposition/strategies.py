@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.errors import InterfaceError, OperationalError, suggest
 from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate

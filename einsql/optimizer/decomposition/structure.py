@@ -15,8 +15,8 @@ classes follow from contractions of results with stored tensors, the weights:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
 
 

@@ -8,12 +8,13 @@ before and after a repartition becomes one completion.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.errors import InternalError
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.ir.einsum.structure import structure

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Field, Key, Schema
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Operand, Output, Value
 from einsql.ir.einsum.partial_states import state_fields

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import Expr
 from einsql.ir.layout import Tiles
 from einsql.ir.tra.block_schema import over_keys

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from math import inf
 
 import numpy as np
 
 from einsql.core.boxes import volumes
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.layout import Partial, Tiles
 from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from math import prod
 
 from einsql.core.boxes import common_volumes
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.errors import InterfaceError, InternalError
 from einsql.ir.layout import (
     Entry,

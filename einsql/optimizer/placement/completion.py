@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from einsql.core.boxes import part
+from einsql.core.records import dataclass
 from einsql.ir.layout import Entry, Layout, Partial, Shard, Single, Tiles
 from einsql.ir.spmd.program import CollectiveName
 from einsql.optimizer.placement.layouts import laid

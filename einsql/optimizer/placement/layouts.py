@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, permutations, product
 from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import common_volumes, split
+from einsql.core.records import dataclass
 from einsql.errors import InternalError
 from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import EinSum, Input

@@ -9,12 +9,13 @@ aggregation, a repartition to the sites of the completion, and a second aggregat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
 
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.ir.einsum.graph import EinSum, Input, Node, Operand, walk
 from einsql.ir.ia import plan as ia

@@ -9,8 +9,9 @@ equally placed operands, such as the layers of a network, are placed once.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import (
     EinSum,
     Input,

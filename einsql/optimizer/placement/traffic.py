@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import common, common_volumes, extents
+from einsql.core.records import dataclass
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete
 from einsql.ir.spmd.reduce_tree import rounds

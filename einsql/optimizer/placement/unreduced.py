@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 
 MAX_DEPTH = 16

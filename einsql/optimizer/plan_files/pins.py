@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.errors import suggest
 from einsql.ir.spmd.program import COPIES
 from einsql.optimizer.decomposition.objective import cell_bytes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
+from einsql.core.records import dataclass
 from einsql.core.settings import MOST_SITES
 from einsql.errors import suggest
 from einsql.optimizer.plan_files.located_json import Document, Item

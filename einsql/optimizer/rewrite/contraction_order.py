@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.ir.einsum.graph import (
     TRUE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Roots
 from einsql.optimizer.rewrite.computed_keys import SOLVE_KEYS
 from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER

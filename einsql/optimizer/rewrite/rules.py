@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node, Roots, walk, with_sources
-from einsql.ir.einsum.printer import format_graph
+
+if TYPE_CHECKING:
+    from einsql.ir.einsum import printer as _printer
+else:  # loaded for EXPLAIN VERBOSE and for errors
+    _printer = LazyModule("einsql.ir.einsum.printer")
 
 NodeRewrite = Callable[[EinSum], EinSum]
 """Rewrites a node, or returns the same object; may inspect the operands' nodes."""
@@ -61,12 +67,12 @@ class Step:
     @property
     def before(self) -> str:
         """The printed graph before the rule."""
-        return format_graph(*self.old)
+        return _printer.format_graph(*self.old)
 
     @property
     def after(self) -> str:
         """The printed graph after the rule."""
-        return format_graph(*self.new)
+        return _printer.format_graph(*self.new)
 
 
 @dataclass(frozen=True, slots=True)

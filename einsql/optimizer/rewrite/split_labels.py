@@ -8,9 +8,10 @@ of gathering.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from einsql.core.records import dataclass
 from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.graph import (
     Axis,

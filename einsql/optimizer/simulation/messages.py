@@ -7,11 +7,12 @@ because they share a connection.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from einsql.core.boxes import common, extents
+from einsql.core.records import dataclass
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange
 from einsql.ir.spmd.reduce_tree import rounds

@@ -6,13 +6,12 @@ step's time is that of its busiest site.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles

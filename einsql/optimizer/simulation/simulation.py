@@ -9,12 +9,12 @@ share links (`fair_shares`). Each site continues when its own messages have ende
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from einsql.core.machine import Machine, Topology
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.spmd.program import (

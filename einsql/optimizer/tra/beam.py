@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
 from einsql.ir.ia.plan import LocalJoin, Node, children, operation, walk, with_children
 from einsql.ir.ia.printer import format_implementation

@@ -7,7 +7,6 @@ of equal shapes are counted together.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
 
@@ -16,6 +15,7 @@ import numpy as np
 from einsql.core.boxes import volumes
 from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
+from einsql.core.records import dataclass
 from einsql.ir.einsum.cells import sized
 from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import TRUE, EinSum

@@ -8,9 +8,10 @@ in Y, and the keys j in both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from einsql.core.records import dataclass
 from einsql.ir.ia.plan import Bcast, LocalAggregate, LocalJoin, LocalMap, Node, Shuffle
 from einsql.ir.ia.typing import Duplicate
 from einsql.ir.tra.block_schema import key_label

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import Bcast, Node, Shuffle

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema, is_flag
 from einsql.ir.einsum.graph import SCALAR
 from einsql.session.statements.write_set import Write

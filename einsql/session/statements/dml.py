@@ -9,13 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Key, Schema
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import bound_over_tables, check_groups

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.engine.cancellation import reason_of
 from einsql.errors import (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj, negate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core import buffer_pool
+from einsql.core.records import dataclass
 from einsql.errors import IntegrityError
 from einsql.session.statements.target import changed, key_text
 from einsql.storage.array_ownership import behind, owned

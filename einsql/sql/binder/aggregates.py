@@ -8,9 +8,10 @@ STDDEV are rounded once, at the end. Presence and validity are BOOL_OR outputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf, prod
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import InternalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Node, Output, operands_of

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.ir.einsum.affine import Shift, shift_of
 from einsql.ir.einsum.graph import (

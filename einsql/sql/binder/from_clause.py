@@ -7,11 +7,12 @@ only. ON and the arguments of table functions also refer to the preceding items.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
 from einsql.core.plural import plural
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import (
     DataError,

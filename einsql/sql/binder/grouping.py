@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.sql.binder.domain import Domain, affine
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.parameters.bound_parameters import BoundParameters
-from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.positions import unsupported
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.casts import Decimal
 from einsql.sql.typing.typed_expr import Typed, convert
+
+if TYPE_CHECKING:
+    from einsql.sql.parser import column_names
+else:  # loaded for columns without a name
+    column_names = LazyModule("einsql.sql.parser.column_names")
 
 Probe = Callable[[EinSum], tuple[int, int]]
 """Computes the bounds `[lo, hi)` of an expression from the data."""
@@ -66,10 +73,10 @@ def key_label(
     wide = convert(bound, DType.BIGINT).value
     shift = affine(domain.canonical(wide))
     if shift is not None and shift[0] in domain.free and shift[0] not in fixed | domain.outer:
-        return domain.rekey(*shift, hint=column_name(node))
+        return domain.rekey(*shift, hint=column_names.column_name(node))
     lo, hi = _bounds(domain, wide, probe)
     _check_bounds(lo, hi, node, clause)
-    return domain.derive(column_name(node), wide, lo, hi)
+    return domain.derive(column_names.column_name(node), wide, lo, hi)
 
 
 def _check_bounds(lo: int, hi: int, node: exp.Expr, clause: str) -> None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.sql.binder.calls import is_aggregate
-from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.positions import position, positioned
 from einsql.sql.scope.scope import Scope
 
 if TYPE_CHECKING:
     from einsql.sql.binder import star as star_items
+    from einsql.sql.parser import column_names
 else:  # loaded for SELECT *
     star_items = LazyModule("einsql.sql.binder.star")
+    column_names = LazyModule("einsql.sql.parser.column_names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def _name(node: exp.Expr, scope: Scope) -> str:
             column = scope.resolve(node.name, node.table or None)
         if column is not None:
             return column[0]
-    return column_name(node)
+    return column_names.column_name(node)
 
 
 def find_alias(items: Sequence[Item], name: str) -> int | None:

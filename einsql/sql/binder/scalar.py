@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError, UnknownHere, suggest
 from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
@@ -19,9 +22,7 @@ from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.parser.long_literals import LEAST, STAND_IN
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.parser.sql_text import text
-from einsql.sql.typing import functions
 from einsql.sql.typing.casts import Decimal
-from einsql.sql.typing.literals import negated, number, parse_type, read_text, whole_number
 from einsql.sql.typing.typed_expr import (
     NULL,
     Typed,
@@ -32,6 +33,12 @@ from einsql.sql.typing.typed_expr import (
     logical_or,
     truth,
 )
+
+if TYPE_CHECKING:
+    from einsql.sql.typing import functions, literals
+else:  # loaded for literals and functions
+    literals = LazyModule("einsql.sql.typing.literals")
+    functions = LazyModule("einsql.sql.typing.functions")
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
@@ -99,18 +106,18 @@ class ScalarBinder:
         """Binds a number; text is not a tensor value."""
         if node.args["is_string"]:
             raise unsupported("Text", node, "Tensors contain numbers and booleans.")
-        return number(node.name)
+        return literals.number(node.name)
 
     def negation(self, node: exp.Expr) -> Typed:
         """Binds a unary minus; -5 is one literal."""
         inner = node.this
         if isinstance(inner, exp.Literal) and not inner.is_string and inner.name.isdecimal():
-            return whole_number(inner.name, -1)
+            return literals.whole_number(inner.name, -1)
         bound = self.bind(inner)
         is_float = isinstance(bound.type, DType) and bound.type.is_float
         constant = isinstance(bound.value, Const) and bound.valid == TRUE
         if constant and (bound.literal or is_float):
-            return negated(bound)
+            return literals.negated(bound)
         return apply("neg", [bound], self.env.float_stays)
 
     def boolean(self, node: exp.Expr) -> Typed:
@@ -214,9 +221,9 @@ class ScalarBinder:
 
     def cast(self, node: exp.Expr) -> Typed:
         """CAST(x AS type) and x::type."""
-        target = parse_type(node.args["to"])
+        target = literals.parse_type(node.args["to"])
         if isinstance(node.this, exp.Literal) and node.this.is_string:
-            return read_text(node.this.name, target)
+            return literals.read_text(node.this.name, target)
         bound = self.bind(node.this)
         if isinstance(target, Decimal):  # the width of a DECIMAL is proven for constants only
             bound = replace(bound, value=self.env.parameters.constants(bound.value))

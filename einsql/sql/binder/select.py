@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
@@ -22,12 +24,16 @@ from einsql.sql.binder.hints import bind_hint
 from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
-from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.parser.sql_text import as_sql, kind
 from einsql.sql.scope.relation import Relation
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed, truth
+
+if TYPE_CHECKING:
+    from einsql.sql.parser import column_names
+else:  # loaded for columns without a name
+    column_names = LazyModule("einsql.sql.parser.column_names")
 
 _HANDLED = {
     "expressions",
@@ -336,7 +342,7 @@ class SelectBinder:
         if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
             raise unsupported(kind(call), node)
         if not is_aggregate(call):
-            raise unsupported(f"The window function {column_name(call)}", node)
+            raise unsupported(f"The window function {column_names.column_name(call)}", node)
         with self._within("a window", self._aliases):
             labels = self._partition_labels(node.args.get("partition_by") or [])
             aggregation = Aggregation(self.domain, (), True, self.float_stays)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.sql.binder.syntax import check_syntax
 from einsql.sql.parser.positions import position, positioned

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, valid
 from einsql.ir.einsum.affine import Shift, shift_of
 from einsql.ir.einsum.graph import (

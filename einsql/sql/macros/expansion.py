@@ -6,17 +6,24 @@ The body of a scalar macro may contain aggregates, which must be known before GR
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import field
+from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
 
+from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.sql.macros.macros import Macro
-from einsql.sql.macros.substitution import OF_MACRO, expand, expanded_size
-from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.positions import locate, positioned, unsupported
 from einsql.sql.scope.scope import Scope
+
+if TYPE_CHECKING:
+    from einsql.sql.macros import substitution as _substitution
+    from einsql.sql.parser import column_names
+else:  # loaded for macros
+    _substitution = LazyModule("einsql.sql.macros.substitution")
+    column_names = LazyModule("einsql.sql.parser.column_names")
 
 MAX_EXPANDED = 50_000
 """Most syntax nodes that macros add to a statement; nested macros can grow exponentially."""
@@ -60,7 +67,7 @@ class MacroExpander:
         Raises:
             ProgrammingError: The statement becomes too large.
         """
-        self.added_nodes += expanded_size(macro, call)
+        self.added_nodes += _substitution.expanded_size(macro, call)
         if self.added_nodes > MAX_EXPANDED:
             raise ProgrammingError(
                 f"Macros make this statement more than {MAX_EXPANDED:,} nodes long",
@@ -74,7 +81,7 @@ class MacroExpander:
             ProgrammingError: The arguments do not match the parameters.
         """
         if id(call) not in self.bodies:  # the stored reference keeps the id unique
-            self.bodies[id(call)] = call, expand(macro, call, lambda value: value)
+            self.bodies[id(call)] = call, _substitution.expand(macro, call, lambda value: value)
         return self.bodies[id(call)][1]
 
     def scalar(self, name: str, args: list[exp.Expr], block: Block) -> exp.Expr | None:
@@ -102,7 +109,7 @@ class MacroExpander:
         select = select.copy()
         for item in select.expressions:
             if not isinstance(item, exp.Alias | exp.Star) and self._has_call(item):
-                name = exp.to_identifier(column_name(item), quoted=True)
+                name = exp.to_identifier(column_names.column_name(item), quoted=True)
                 item.replace(exp.Alias(this=item.copy(), alias=name))
         literals = [n for n in _group_items(select) if isinstance(n, exp.Literal)]
         for root in _roots(select):
@@ -134,7 +141,7 @@ class MacroExpander:
             assert isinstance(node, exp.Anonymous)
             with positioned(node):
                 self._check_call(macro, node)
-                body = expand(macro, node, lambda value: qualified(block, value))
+                body = _substitution.expand(macro, node, lambda value: qualified(block, value))
             node.replace(body)
             root = body if node is root else root
             stack.append(body)
@@ -175,13 +182,16 @@ def _check_columns(block: Block, select: exp.Select) -> None:
     """Refuses columns in a macro's subquery that only the caller has."""
     for root in _roots(select):
         for node in root.walk(prune=lambda n: isinstance(n, exp.Query)):
-            if isinstance(node, exp.Column) and OF_MACRO in node.meta:
+            if isinstance(node, exp.Column) and _substitution.OF_MACRO in node.meta:
                 _check_column(block, node)
 
 
 def _check_column(block: Block, column: exp.Column) -> None:
     here: Block | None = block
-    while here is not None and here.select.meta.get(OF_MACRO) == column.meta[OF_MACRO]:
+    while (
+        here is not None
+        and here.select.meta.get(_substitution.OF_MACRO) == column.meta[_substitution.OF_MACRO]
+    ):
         if _has(here, column):
             return
         here = here.parent

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.sql.parser.dialect import EinSQL
 
 MAY_CROSS = "may_cross"

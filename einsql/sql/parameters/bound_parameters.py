@@ -8,9 +8,10 @@ an extent, a divisor of keys and a bound of range().
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import (

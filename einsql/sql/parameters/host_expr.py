@@ -8,14 +8,19 @@ then planned for the values themselves, and reports the error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Param, subexpressions
-from einsql.ir.einsum.printer import format_expr
 from einsql.ir.functions.casts import cast_array, cast_failure
+
+if TYPE_CHECKING:
+    from einsql.ir.einsum import printer as _printer
+else:  # loaded for messages
+    _printer = LazyModule("einsql.ir.einsum.printer")
 
 BUCKET = 4096
 """Keys up to this extent keep it under a one-sided condition, so that they need one plan."""
@@ -144,7 +149,7 @@ def shown(e: Expr) -> str:
 
 def _shown(e: Expr) -> str:
     if not isinstance(e, Call):
-        return format_expr(e)
+        return _printer.format_expr(e)
     args = [_shown(a) for a in e.args]
     if e.fn == "cast" and e.dtype is DType.BIGINT:
         return args[0]

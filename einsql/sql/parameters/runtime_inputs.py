@@ -7,11 +7,12 @@ keys of a result are cut or shifted by scalars.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Key, Schema
 from einsql.core.source_writer import Page
 from einsql.ir.einsum.graph import SCALAR

@@ -10,8 +10,11 @@ the part of a stored tensor within the window, or a query restricted to the wind
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Key, Schema
 from einsql.ir.einsum.graph import (
     Axis,
@@ -27,7 +30,6 @@ from einsql.ir.einsum.graph import (
     map_exprs,
     rewrite,
 )
-from einsql.ir.layout import Tiles
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import (
     NeedsValuesError,
@@ -37,6 +39,11 @@ from einsql.sql.parameters.host_expr import (
     source,
 )
 from einsql.sql.parameters.runtime_inputs import Cut, Shift, View, part_of
+
+if TYPE_CHECKING:
+    from einsql.ir import layout as _layout
+else:  # loaded for cut tensors
+    _layout = LazyModule("einsql.ir.layout")
 
 FAR = 2**62
 """A bound beyond every key."""
@@ -333,7 +340,7 @@ def _placed_part(node: Input, windows: Mapping[int, Window]) -> Input | None:
         if (boxes[filled, n] != (key.lo, key.hi)).any():
             return replace(node, parts=None, order=(), lies=None)
         boxes[:, n] = 0, w.extent
-    return replace(node, lies=Tiles(node.lies.sites, boxes, node.lies.copies))
+    return replace(node, lies=_layout.Tiles(node.lies.sites, boxes, node.lies.copies))
 
 
 def _base(node: EinSum, axis: Axis) -> str | None:

@@ -6,8 +6,8 @@ A database stores definitions as text, and a text may be long. Lists of names ne
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.sql.parser.lexical import QUIET
 
 _BLANK = r"(?: \s | --[^\n]*\n | /\*.*?\*/ )"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from einsql.core.records import dataclass
 from einsql.core.settings import MOST_SITES
 from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 from einsql.errors import ProgrammingError, suggest

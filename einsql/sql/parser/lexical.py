@@ -7,8 +7,8 @@ structure of a text, so that hostile or huge texts are refused before they are p
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.errors import Error, ProgrammingError
 
 MAX_BYTES = 16 * 2**20  # characters of a script; scanning so many takes seconds

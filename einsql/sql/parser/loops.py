@@ -8,10 +8,11 @@ parsed, planned and run like any other. Positions of errors are mapped back to t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from sqlglot import Token, TokenType, exp
 
+from einsql.core.records import dataclass
 from einsql.errors import Error, ProgrammingError
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan

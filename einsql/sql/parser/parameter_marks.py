@@ -8,10 +8,11 @@ contains nowhere else. In the tree it is a column reference, which becomes a Par
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.sql.parser.lexical import QUIET
 

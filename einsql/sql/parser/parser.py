@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from sqlglot import TokenType, exp
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.settings import SETTINGS
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.sql.parser.definitions import DefinitionReader
-from einsql.sql.parser.explain_options import explain_options
 from einsql.sql.parser.grammar import check_grammar
-from einsql.sql.parser.loops import read_loop
 from einsql.sql.parser.positions import unsupported
 from einsql.sql.parser.sqlglot_trees import as_query, changing
 from einsql.sql.parser.syntax import (
@@ -39,6 +39,13 @@ from einsql.sql.parser.syntax import (
     Vacuum,
 )
 from einsql.sql.parser.tokens import did_you_mean, tokenize, word_of
+
+if TYPE_CHECKING:
+    from einsql.sql.parser import explain_options as _options
+    from einsql.sql.parser import loops as _loops
+else:  # loaded for EXPLAIN and FOR
+    _options = LazyModule("einsql.sql.parser.explain_options")
+    _loops = LazyModule("einsql.sql.parser.loops")
 
 _SHARED = (
     "CREATE",
@@ -92,7 +99,7 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
         if not tokens:
             raise ProgrammingError("The statement is empty")
         if word_of(tokens[0]) == "FOR":
-            return read_loop(sql, parse), None
+            return _loops.read_loop(sql, parse), None
         reader = Reader(sql, tokens)
         return reader.statement(), reader.doubt
     except Error as error:
@@ -210,7 +217,7 @@ class Reader(DefinitionReader):
     def explain(self) -> Statement:
         """EXPLAIN [ANALYZE] [VERBOSE] [SIMULATE] [(option, …)] statement."""
         self.take("EXPLAIN")
-        options = explain_options(self, _QUERY)
+        options = _options.explain_options(self, _QUERY)
         if self.ended:
             raise ProgrammingError(
                 "EXPLAIN needs a statement",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlglot import TokenType, exp
 
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.sql.parser.lexical import QUIET
 from einsql.sql.parser.tokens import TokenReader, tokenize

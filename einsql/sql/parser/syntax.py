@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error
 from einsql.sql.parser.text_edits import Replaced

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.errors import Error
 
 

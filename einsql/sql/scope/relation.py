@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import Node

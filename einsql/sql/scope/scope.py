@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, valid
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Expr, Label, Value

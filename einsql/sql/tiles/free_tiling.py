@@ -10,8 +10,9 @@ the same reduction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.cells import sized

@@ -8,8 +8,9 @@ kernel that evaluates the expression.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
     TRUE,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import Call, Expr, Label, conjuncts, operands_of, relabel
 from einsql.ir.tra import plan as ra

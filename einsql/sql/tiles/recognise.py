@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.errors import Error
 from einsql.sql.binder.context import Catalog
 from einsql.sql.functions.tile_functions import SELECTING

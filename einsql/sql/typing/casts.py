@@ -6,10 +6,9 @@ exact as in DuckDB. A value for which DuckDB uses 128 bits raises an error if it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import Call, Const, Expr, bigint, call

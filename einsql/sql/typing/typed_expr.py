@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.typing_rules import common
 from einsql.errors import NotSupportedError, ProgrammingError

@@ -7,9 +7,9 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 
 from einsql.core.quoting import in_quotes, literal
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database import rows

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
 from einsql.storage.database.checks import CHUNK, checksums

@@ -6,13 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from einsql.core import forks
+from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError
-from einsql.storage.database.directory_sync import Names
 from einsql.storage.duckdb.guarded_connection import Access
 from einsql.storage.memory.temp_directory import default_directory
 from einsql.storage.objects import Object
@@ -20,8 +20,12 @@ from einsql.storage.objects import Object
 if TYPE_CHECKING:
     import duckdb
 
+    from einsql.storage.database import directory_sync as _sync
+    from einsql.storage.database.directory_sync import Names
     from einsql.storage.database.integrity_check import Finding
     from einsql.storage.duckdb.connection import Duck
+else:  # loaded for databases in files
+    _sync = LazyModule("einsql.storage.database.directory_sync")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +172,7 @@ class Database:
         """
         with self.lock:
             before = self._attached
-            self._attached = {path: before.get(path) or Names(path) for path in paths}
+            self._attached = {path: before.get(path) or _sync.Names(path) for path in paths}
             for path in before.keys() - self._attached.keys():
                 before[path].close()
         self.persist()

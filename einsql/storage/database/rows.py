@@ -6,10 +6,11 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.quoting import in_quotes
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError
 from einsql.ir.partition import OnMesh, Partition
 from einsql.storage.database.layout import Layout

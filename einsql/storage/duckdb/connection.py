@@ -10,16 +10,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from einsql.core import forks
+from einsql.core.lazy_module import LazyModule
 from einsql.core.settings import Settings
 from einsql.errors import Error, OperationalError, ProgrammingError
 from einsql.storage.duckdb.failures import is_invalidated, translate, translated
-from einsql.storage.duckdb.forwarded_settings import SETTINGS, forwarded
 from einsql.storage.duckdb.guarded_connection import Access, GuardedConnection
 from einsql.storage.duckdb.profiling import Profiling
 
 if TYPE_CHECKING:
     import duckdb
     import numpy as np
+
+    from einsql.storage.duckdb import forwarded_settings as _forwarded
+else:  # loaded when DuckDB is opened
+    _forwarded = LazyModule("einsql.storage.duckdb.forwarded_settings")
 
 T = TypeVar("T")
 
@@ -127,7 +131,7 @@ class Duck:
         if self._con is None:
             con = self._open()
             self._name = str(con.execute("SELECT current_database()").fetchall()[0][0])
-            for statement in SETTINGS:
+            for statement in _forwarded.SETTINGS:
                 con.execute(statement)
             if self._begun:
                 con.begin()
@@ -148,7 +152,9 @@ class Duck:
         if self._con is None:
             return
         settings = self._settings()
-        statements = forwarded(settings, self._least(settings.memory_limit), self._scratch)
+        statements = _forwarded.forwarded(
+            settings, self._least(settings.memory_limit), self._scratch
+        )
         if settings.temp_directory:
             with suppress(OSError):  # DuckDB reports it when it needs the directory
                 os.makedirs(settings.temp_directory, exist_ok=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError
 
 _PLAIN = re.compile(r"[nN]?'((?:[^']|'')*)'", re.DOTALL)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from einsql.core.records import dataclass
 from einsql.errors import OperationalError
 from einsql.storage.duckdb.duckdb_tokens import Token, pairs
 

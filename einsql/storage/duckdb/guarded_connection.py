@@ -10,18 +10,19 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from einsql.core.lazy_module import lazy_modules
+from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.errors import OperationalError
-from einsql.storage.duckdb.protected_files import OwnFiles
 
 if TYPE_CHECKING:
     import duckdb
 
     from einsql.storage.duckdb import duckdb_tokens, file_references
+    from einsql.storage.duckdb import protected_files as _protected
 else:  # loaded for SQL that DuckDB runs without external access
     duckdb_tokens, file_references = lazy_modules(
         "einsql.storage.duckdb", "duckdb_tokens", "file_references"
     )
+    _protected = LazyModule("einsql.storage.duckdb.protected_files")
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class GuardedConnection:
         """Permitted texts, and whether they may change the meaning of other texts."""
         self._defined: Texts = {}
         """All texts that a name has had, as a ROLLBACK may restore an earlier one."""
-        self._own = OwnFiles((), ())
+        self._own = _protected.OwnFiles((), ())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._con, name)
@@ -158,7 +159,7 @@ class GuardedConnection:
             self._defined.setdefault(name, set()).update(texts)
         ((temporary, search, home, allowed),) = self._con.execute(_PLACES).fetchall()
         databases = [path for (path,) in self._con.execute(_ATTACHED).fetchall()]
-        self._own = OwnFiles(
+        self._own = _protected.OwnFiles(
             databases,
             [temporary] if temporary else [],
             [folder for folder in (search or "").split(",") if folder],

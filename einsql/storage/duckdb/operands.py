@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.quoting import in_quotes
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field, Key, Schema, is_flag, valid
 from einsql.errors import OF_A_TABLE, NotSupportedError
 from einsql.storage.fields import LocalFields

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import unquote
+
+from einsql.core.records import dataclass
 
 _FOLDERS = (".tmp", ".tensors")
 """Suffixes of a database's directories."""

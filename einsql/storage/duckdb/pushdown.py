@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from einsql.core.records import dataclass
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

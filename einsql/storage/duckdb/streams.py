@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.boxes import runs
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.storage.duckdb.pushdown import understood
 from einsql.storage.results.result import Result, arrow_type

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core import forks
+from einsql.core.records import dataclass
 from einsql.errors import Error, InterfaceError
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.results.row_result_base import Keyless

@@ -9,20 +9,20 @@ processes: one calls `create`, each calls `write_box`, one calls `commit` or `ab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from einsql.core.lazy_module import lazy_modules
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import OperationalError
 from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
 from einsql.storage.files.fields import FileFields
 from einsql.storage.files.mapped import Mapped, RegularFile, refusing
 from einsql.storage.files.rows import ConcatenatedRows, Rows
-from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, whole
+from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, no_tick, whole
 from einsql.storage.files.writing import Column, write_in_place, write_npz
 from einsql.storage.out_of_memory import Room
 
@@ -60,6 +60,7 @@ __all__ = [
     "create",
     "in_parts",
     "may_hold_rows",
+    "no_tick",
     "open_data",
     "open_tensor",
     "read",

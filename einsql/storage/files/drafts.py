@@ -11,13 +11,13 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import prod
 from typing import IO
 
 import numpy as np
 
 from einsql.core import boxes
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError, OperationalError
 from einsql.storage.files.tensor import Box, box_of

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from einsql.core import boxes
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import OperationalError
 from einsql.storage.files.mapped import Mapped

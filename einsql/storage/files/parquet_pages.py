@@ -9,9 +9,9 @@ https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thr
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import IO
 
+from einsql.core.records import dataclass
 from einsql.storage.files.mapped import RegularFile
 from einsql.storage.files.thrift_compact import Compact
 

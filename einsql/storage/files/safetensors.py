@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import IO, Any
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.storage.files.json_text import parsed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from einsql.core import boxes
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError
 from einsql.storage.files.mapped import Mapped, RegularFile, refusing

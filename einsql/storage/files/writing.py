@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.storage.files import npy

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.boxes import runs
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Key, Schema, valid
 from einsql.errors import InterfaceError
 from einsql.ir.functions.casts import cast_array

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.storage.results.row_result_base import Keyless
 
 if TYPE_CHECKING:

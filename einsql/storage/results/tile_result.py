@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
+from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import Error, InterfaceError
 from einsql.ir.tra.block_schema import BlockSchema, Dim, KeyTuple, sizes
