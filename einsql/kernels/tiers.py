@@ -50,9 +50,9 @@ class Tiered(Generic[T]):
         while True:
             try:
                 with compile_cache.WithoutWaiting():
-                    result = self.compiled(operands, tick)
+                    fields = self.compiled(operands, tick)
                 self.ran = "compiled"
-                return result
+                return fields
             except compile_cache.NotCompiledError as missing:
                 compilation = missing.compilation
             if self._made is None:

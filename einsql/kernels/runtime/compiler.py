@@ -46,15 +46,15 @@ def object_code(name: str, source: str) -> ObjectCode:
         module = ModuleType(name)
         exec(compile(source, f"<einsql {name}>", "exec"), module.__dict__)
         compiled = module.__dict__["kernel"]
-    result = compiled.overloads[compiled.signatures[0]]
-    _, _, (code, _) = result.library.serialize_using_object_code()
+    overload = compiled.overloads[compiled.signatures[0]]
+    _, _, (code, _) = overload.library.serialize_using_object_code()
     missing = _MISSING.search(code)
     if missing is not None:
         raise InternalError(f"a kernel calls {missing[1].decode()}")
-    returns = result.signature.return_type
+    returns = overload.signature.return_type
     return ObjectCode(
-        entry=result.fndesc.llvm_func_name,
-        parameters=tuple(map(_parameter, result.signature.args)),
+        entry=overload.fndesc.llvm_func_name,
+        parameters=tuple(map(_parameter, overload.signature.args)),
         returns=None if returns == types.none else _dtype(returns),
         code=code,
     )
@@ -90,10 +90,10 @@ def _translated(name: str, source: str) -> Any:
     def typed(_: Any, *given: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             given = [Typed(t, a) for t, a in zip(signature.args, args, strict=True)]
-            result = Module(context, builder.module).call(builder, kernel, given)
+            returned = Module(context, builder.module).call(builder, kernel, given)
             if returns == types.none:
                 return context.get_dummy_value()
-            return context.cast(builder, result.code, result.type, returns)
+            return context.cast(builder, returned.code, returned.type, returns)
 
         return returns(*given), generate
 

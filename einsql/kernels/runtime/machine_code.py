@@ -6,7 +6,6 @@ llvmlite's binding links the code in 2 ms, after an import of 30 ms; importing N
 from __future__ import annotations
 
 import ctypes
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,9 @@ from einsql.errors import InternalError
 
 if TYPE_CHECKING:
     import hashlib
+    import json
 else:  # loaded at the first lookup of a kernel, which takes 7 ms
-    hashlib = LazyModule("hashlib")
+    hashlib, json = LazyModule("hashlib"), LazyModule("json")
 
 binding: Any = LazyModule("llvmlite.binding")  # its parts that load objects are not annotated
 
@@ -116,12 +116,12 @@ class Kernel:
             if value.dtype != dtype or value.ndim != axes or not value.flags.c_contiguous:
                 raise InternalError("an array does not fit a compiled kernel's parameter")
             words += array_words(value)
-        result, exception = _WORD(0), _WORD(0)
-        if self._function(ctypes.addressof(result), ctypes.addressof(exception), *words):
+        returned, exception = _WORD(0), _WORD(0)
+        if self._function(ctypes.addressof(returned), ctypes.addressof(exception), *words):
             raise InternalError("a compiled kernel raised an exception")
         if self._returns is None:
             return None
-        return bool(result.value & 1) if self._returns.kind == "b" else result.value
+        return bool(returned.value & 1) if self._returns.kind == "b" else returned.value
 
 
 def array_words(array: np.ndarray) -> tuple[int, ...]:

@@ -332,17 +332,17 @@ def _in_turn(job: tuple[int, ...], bases: tuple[int, ...]) -> int:
     rows = np.ctypeslib.as_array(
         ctypes.cast(start, ctypes.POINTER(ctypes.c_int64)), (pieces, width)
     )
-    result = ctypes.c_int64(0)
+    bits = ctypes.c_int64(0)
     failures = 0
     mine = (ctypes.c_int64 * count).from_address(own) if count else ()
     for row in rows.tolist():
         for n in range(_BASES):
             row[bases[2 * n]] += bases[2 * n + 1]
         row[first : first + count] = mine
-        result.value = 0
-        at = ctypes.addressof(result)
+        bits.value = 0
+        at = ctypes.addressof(bits)
         call(at, at, *row)
-        failures |= result.value
+        failures |= bits.value
     return failures
 
 

@@ -143,8 +143,8 @@ class Expressions:
         method = getattr(self, f"_of_{type(node).__name__.lower()}", None)
         if method is None:
             raise Unsupported(type(node).__name__)
-        item: Item = method(node)
-        return item
+        emitted: Item = method(node)
+        return emitted
 
     def _of_given(self, node: Given) -> Item:
         return Typed(types.int64, node.load.read(self.builder))
@@ -165,16 +165,16 @@ class Expressions:
         raise Unsupported(f"the name {name}")
 
     def _of_attribute(self, node: ast.Attribute) -> Item:
-        value = self.expr(node.value)
-        if isinstance(value, Known):
-            return Known(getattr(value.value, node.attr))
-        kind = self.typing.resolve_getattr(value.type, node.attr)
+        owner = self.expr(node.value)
+        if isinstance(owner, Known):
+            return Known(getattr(owner.value, node.attr))
+        kind = self.typing.resolve_getattr(owner.type, node.attr)
         if kind is None:
             raise Unsupported(f"the attribute {node.attr}")
         if self.builder is None:
             return Typed(kind)
-        read = self.context.get_getattr(value.type, node.attr)
-        return Typed(kind, read(self.context, self.builder, value.type, value.code, node.attr))
+        read = self.context.get_getattr(owner.type, node.attr)
+        return Typed(kind, read(self.context, self.builder, owner.type, owner.code, node.attr))
 
     def _of_tuple(self, node: ast.Tuple) -> Item:
         parts = [self.expr(e) for e in node.elts]
@@ -190,12 +190,12 @@ class Expressions:
         return Typed(kind, self.context.make_tuple(self.builder, kind, [p.code for p in parts]))
 
     def _of_unaryop(self, node: ast.UnaryOp) -> Item:
-        value = self.expr(node.operand)
+        operand = self.expr(node.operand)
         if not isinstance(node.op, ast.Not):
-            return self.call(_UNARY[type(node.op)], [value])
-        if isinstance(value, Known):
-            return Known(not value.value)
-        code = None if self.builder is None else self.builder.not_(self.truth(value))
+            return self.call(_UNARY[type(node.op)], [operand])
+        if isinstance(operand, Known):
+            return Known(not operand.value)
+        code = None if self.builder is None else self.builder.not_(self.truth(operand))
         return Typed(types.boolean, code)
 
     def _of_binop(self, node: ast.BinOp) -> Item:
@@ -211,10 +211,10 @@ class Expressions:
 
     def _of_boolop(self, node: ast.BoolOp) -> Item:
         first, *rest = node.values
-        value = self.expr(first)
+        condition = self.expr(first)
         for more in rest:
-            value = self.either(isinstance(node.op, ast.And), value, more)
-        return value
+            condition = self.either(isinstance(node.op, ast.And), condition, more)
+        return condition
 
     def either(self, both: bool, value: Item, more: ast.expr) -> Item:
         """A condition, and another one if the first does not decide."""
@@ -322,19 +322,19 @@ class Expressions:
         return self.typed(item, code=False).type
 
     def typed(self, item: Item, code: bool = True) -> Typed:
-        """A known value as one of the kernel."""
+        """A known known as one of the kernel."""
         if isinstance(item, Typed):
             return item
-        value = item.value
-        if isinstance(value, tuple):
-            return self.tuple_of([self.typed(Known(v)) for v in value])
-        kind = _TYPES.get(type(value))
+        known = item.value
+        if isinstance(known, tuple):
+            return self.tuple_of([self.typed(Known(v)) for v in known])
+        kind = _TYPES.get(type(known))
         if kind is None:
-            kind = self.typing.resolve_value_type(value)
+            kind = self.typing.resolve_value_type(known)
             return Typed(kind, self.context.get_dummy_value())
         if self.builder is None or not code:
             return Typed(kind)
-        return Typed(kind, self.context.get_constant(kind, value))
+        return Typed(kind, self.context.get_constant(kind, known))
 
     def cast(self, value: Typed, kind: Any) -> Any:
         """The code of a value as another type."""
@@ -344,8 +344,8 @@ class Expressions:
 
     def truth(self, item: Item) -> Any:
         """The code of a condition, one bit."""
-        value = self.typed(item)
-        return self.context.is_true(self.builder, value.type, value.code)
+        condition = self.typed(item)
+        return self.context.is_true(self.builder, condition.type, condition.code)
 
     def united(self, a: Any, b: Any) -> Any:
         """The type of a variable that is assigned values of two types."""

@@ -46,7 +46,7 @@ class Module:
     Attributes:
         context: Numba's target context, which has the implementations of operations.
         llvm: The LLVM module.
-        functions: The translated functions and their result types, by text and argument types.
+        functions: The translated functions and result types, by text and argument types.
         types: The types of functions' results and variables, in the same way.
     """
 
@@ -61,33 +61,33 @@ class Module:
         """The LLVM function of a text for argument types, and its result type."""
         key = id(text.tree), arguments
         if key not in self.functions:
-            result, variables = self.types_of(text, arguments)
-            self.functions[key] = self._emit(text, arguments, result, variables), result
+            returned, variables = self.types_of(text, arguments)
+            self.functions[key] = self._emit(text, arguments, returned, variables), returned
         return self.functions[key]
 
     def types_of(self, text: Text, arguments: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
-        """The types of a function's result and of its variables, for argument types."""
+        """The types of a result and of the variables, for argument types."""
         key = id(text.tree), arguments
         if key not in self.types:
             self.types[key] = _infer(self, text, arguments)
         return self.types[key]
 
     def _emit(
-        self, text: Text, arguments: tuple[Any, ...], result: Any, variables: dict[str, Any]
+        self, text: Text, arguments: tuple[Any, ...], returned: Any, variables: dict[str, Any]
     ) -> Any:
         convention = self.context.call_conv  # operations that are functions rely on it
-        kind = convention.get_function_type(result, arguments)
+        kind = convention.get_function_type(returned, arguments)
         function = ir.Function(self.llvm, kind, self.llvm.get_unique_name(f"text.{text.tree.name}"))
         function.linkage = "internal"
         builder = ir.IRBuilder(function.append_basic_block())
-        writer = _Writer(self, text, variables, builder, result)
+        writer = _Writer(self, text, variables, builder, returned)
         given = convention.get_arguments(function)
         values = self.context.get_arg_packer(arguments).from_arguments(builder, given)
         for arg, t, value in zip(text.tree.args.args, arguments, values, strict=True):
             writer.assign(arg.arg, Typed(t, value))
         writer.body(text.tree.body)
         if not builder.block.is_terminated:
-            if result != types.none:
+            if returned != types.none:
                 raise Unsupported("a function does not return")
             writer.give(Typed(types.none, self.context.get_dummy_value()))
         return function
@@ -95,11 +95,13 @@ class Module:
     def call(self, builder: Any, text: Text, args: Sequence[Typed]) -> Typed:
         """Emits a call of a text."""
         kinds = tuple(a.type for a in args)
-        function, result = self.function(text, kinds)
+        function, returned = self.function(text, kinds)
         convention = self.context.call_conv
         # No function of a kernel raises, so the status is always good.
-        _, code = convention.call_function(builder, function, result, kinds, [a.code for a in args])
-        return Typed(result, self.context.get_dummy_value() if result == types.none else code)
+        _, code = convention.call_function(
+            builder, function, returned, kinds, [a.code for a in args]
+        )
+        return Typed(returned, self.context.get_dummy_value() if returned == types.none else code)
 
 
 def _infer(module: Module, text: Text, arguments: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
@@ -146,9 +148,9 @@ class _Writer(Expressions):
             self.expr(statement.value)
 
     def _do_assign(self, statement: ast.Assign) -> None:
-        value = self.expr(statement.value)
+        assigned = self.expr(statement.value)
         for target in statement.targets:
-            self.store(target, value)
+            self.store(target, assigned)
 
     def _do_augassign(self, statement: ast.AugAssign) -> None:
         operation = BINARY[type(statement.op)]
@@ -188,12 +190,12 @@ class _Writer(Expressions):
         self.builder.store(self.cast(value, self.variables[name]), self.place(name))
 
     def _do_return(self, statement: ast.Return) -> None:
-        value = None if statement.value is None else self.typed(self.expr(statement.value))
+        returned = None if statement.value is None else self.typed(self.expr(statement.value))
         if self.builder is None:
-            kind = types.none if value is None else value.type
+            kind = types.none if returned is None else returned.type
             self.result = kind if self.result is None else self.united(self.result, kind)
         else:
-            self.give(value or Typed(types.none, self.context.get_dummy_value()))
+            self.give(returned or Typed(types.none, self.context.get_dummy_value()))
 
     def give(self, value: Typed) -> None:
         """Emits a return."""
