@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from einsql.errors import Error
 from einsql.sql.parameters.bound_parameters import kind
 from einsql.sql.parameters.runtime_inputs import ParameterUse
+from einsql.sql.parser.syntax import Query, Statement
 
 T = TypeVar("T")
 
@@ -146,20 +148,28 @@ class Variants:
 
 
 class Trees:
-    """Syntax trees of queries by text; a tree depends on nothing else."""
+    """Syntax trees of queries by text; a tree depends on nothing else, and no binder changes it."""
 
     __slots__ = ("_by_text",)
 
     def __init__(self) -> None:
-        self._by_text: dict[object, object] = {}
+        self._by_text: dict[object, Query] = {}
 
-    def get(self, text: str) -> object:
-        """Returns the tree of a text, or None."""
-        return self._by_text.get(text)
+    def parsed(
+        self, text: str, parse: Callable[[str], tuple[Statement, Error | None]]
+    ) -> tuple[Statement, Error | None]:
+        """Returns the statement of a text, and the error of DuckDB's grammar or None.
 
-    def put(self, text: str, tree: object) -> None:
-        """Caches the tree of a text."""
-        _insert(self._by_text, text, tree, TREES)
+        Raises:
+            Error: As `parse`.
+        """
+        query = self._by_text.get(text)
+        if query is not None:
+            return query, None
+        statement, doubt = parse(text)
+        if doubt is None and isinstance(statement, Query):
+            _insert(self._by_text, text, statement, TREES)
+        return statement, doubt
 
 
 class PlanCache:

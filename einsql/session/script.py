@@ -69,7 +69,7 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
         Error: The statement is wrong or fails; the position is in the statement's text.
     """
     ctx.store.refresh()
-    statement, doubt = with_room(partial(_parsed, ctx, source.text), source.depth)
+    statement, doubt = with_room(partial(ctx.plans.trees.parsed, source.text, parse), source.depth)
 
     def plan_and_run() -> tuple[PreparedStatement, Outcome | None]:
         bound = bind(ctx, statement, doubt, source.text)
@@ -82,17 +82,6 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
     if source.key is not None and not prepared.is_volatile:
         ctx.plans.keep(ctx, source.key, prepared)
     return outcome
-
-
-def _parsed(ctx: Context, text: str) -> tuple[st.Statement, Error | None]:
-    """Parses a statement; the tree of a query is cached, because no binder changes it."""
-    query = ctx.plans.trees.get(text)
-    if isinstance(query, st.Query):
-        return query, None
-    statement, doubt = parse(text)
-    if doubt is None and isinstance(statement, st.Query):
-        ctx.plans.trees.put(text, statement)
-    return statement, doubt
 
 
 def _run_on_remaining(ctx: Context, source: Source) -> Outcome:
