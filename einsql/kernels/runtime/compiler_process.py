@@ -119,7 +119,8 @@ class CompilerProcess:
         while True:
             with self._change:
                 while not self._queue:
-                    self._change.wait()
+                    if not self._change.wait(2 * IDLE) and self._process is not None:
+                        self._end()  # it has ended; until then the system keeps its entry
                 work = self._queue[0]
             try:
                 self._compile(work)
@@ -139,7 +140,7 @@ class CompilerProcess:
                 if attempt == ATTEMPTS - 1:
                     raise InternalError("the compiler process ended")
         except _NoProcessError:
-            with self._here, _undisturbed:
+            with _undisturbed, self._here:
                 work.code = stored(work.home, work.key, work.source)
             return
         if content[:1] == b"+":
