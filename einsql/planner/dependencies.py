@@ -75,6 +75,11 @@ class TensorDependency(Dependency):
         """See `Dependency`."""
         return TensorDependency, self.tensor
 
+    def present(self, ctx: Context) -> Schema | None:
+        """The schema of the present tensor or array, or None."""
+        tensor = ctx.store.objects.get(self.tensor)
+        return tensor.relation.schema if isinstance(tensor, Tensor) else None
+
     def read(self, ctx: Context) -> Fields | None:
         """See `Dependency`; overridden because it is the most frequent call."""
         store = ctx.store
@@ -120,6 +125,11 @@ class ScopeDependency(RelationDependency):
         """See `Dependency`."""
         array = ctx.in_scope(self.variable)
         return None if array is None else array_relation(array)
+
+    def present(self, ctx: Context) -> Schema | None:
+        """The schema of the present array, or None."""
+        relation = self.relation(ctx)
+        return None if relation is None else relation.schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ BY_PARAMETERS = 512
 """Greatest number of cached plans of a statement for each use of its parameters."""
 TREES = 64
 """Greatest number of cached syntax trees; the oldest is evicted first."""
+TEMPLATES = 3
+"""Greatest number of attempts to make a template of a statement."""
 VARIANTS = 4
 """Greatest number of variants of a statement for inputs of other bounds."""
 
@@ -45,6 +47,17 @@ class Cacheable(Protocol):
 
     def run(self, ctx: Any, /) -> Any:
         """See `planner.prepared.PreparedStatement`, which the cache does not import."""
+
+
+class Template(Protocol):
+    """What makes plans of a statement for inputs of other bounds; see `planner.templates`."""
+
+    def prepare(self, ctx: Any, /) -> Cacheable | None:
+        """Returns the prepared statement for the present inputs, or None."""
+
+
+Learn = Callable[[Cacheable, Cacheable], "Template | None"]
+"""Returns a template of two preparations of a statement, or None."""
 
 
 class Variant:
@@ -91,10 +104,12 @@ class Variant:
 class Variants:
     """The variants of a statement, each for inputs of other schemas, the last used one first."""
 
-    __slots__ = ("_recent",)
+    __slots__ = ("_recent", "_template", "_templates")
 
     def __init__(self) -> None:
         self._recent: list[Variant] = []
+        self._template: Template | None = None
+        self._templates = 0
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -120,10 +135,24 @@ class Variants:
                 recent.insert(0, variant)
                 prepared = variant.find(values)
                 return None if prepared is None else prepared.run(ctx)
-        return None
+        prepared = None if self._template is None else self._template.prepare(ctx)
+        if prepared is None:
+            return None
+        self._add(Variant(prepared, prepared.use, values))
+        ctx.plans.variants += 1
+        return prepared.run(ctx)
+
+    def _add(self, variant: Variant) -> None:
+        self._recent.insert(0, variant)
+        del self._recent[VARIANTS:]
 
     def keep(
-        self, ctx: Any, prepared: Cacheable, use: ParameterUse | None, values: Sequence[object]
+        self,
+        ctx: Any,
+        prepared: Cacheable,
+        use: ParameterUse | None,
+        values: Sequence[object],
+        learn: Learn,
     ) -> bool:
         """Caches a plan in the variant for the present inputs, or in a new one.
 
@@ -135,6 +164,8 @@ class Variants:
         recent = self._recent
         if recent:
             version = prepared.version
+            if recent[0].version != version:
+                self._template, self._templates = None, 0
             recent[:] = [v for v in recent if v.version == version]
         for variant in recent:
             if variant.fits(ctx) is not False:
@@ -142,9 +173,14 @@ class Variants:
                 recent.remove(variant)
                 recent.insert(0, variant)
                 return False
-        recent.insert(0, Variant(prepared, use, values))
-        del recent[VARIANTS:]
-        return len(recent) > 1
+        other = recent[0].find(values) if recent else None
+        self._add(Variant(prepared, use, values))
+        if other is None:
+            return len(recent) > 1
+        if self._template is None and self._templates < TEMPLATES:
+            self._templates += 1
+            self._template = learn(prepared, other)
+        return True
 
 
 class Trees:
@@ -202,8 +238,15 @@ class PlanCache:
             return self._by_values.get(_by_values(text, parameters), cached)
         return cached
 
-    def keep(self, ctx: Any, text: str, prepared: Cacheable) -> None:
-        """Caches a statement that was prepared for a text and the parameters of a context."""
+    def keep(self, ctx: Any, text: str, prepared: Cacheable, learn: Learn) -> None:
+        """Caches a statement that was prepared for a text and the parameters of a context.
+
+        Args:
+            ctx: The services.
+            text: The statement's text.
+            prepared: The prepared statement.
+            learn: Makes a template from it and from the statement prepared for other bounds.
+        """
         parameters, use = ctx.parameters, prepared.use
         if use is None:
             cache, key = self._by_values, _by_values(text, parameters)
@@ -213,7 +256,7 @@ class PlanCache:
         if variants is None:
             variants = Variants()
             _insert(cache, key, variants)
-        self.variants += variants.keep(ctx, prepared, use, parameters)
+        self.variants += variants.keep(ctx, prepared, use, parameters, learn)
 
     def get(self, key: object) -> object:
         """Returns the plan that `put` cached under a key other than a text, or None."""

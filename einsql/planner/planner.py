@@ -111,6 +111,8 @@ class BinderCatalog:
     """Subqueries that were computed once for several queries of the statement."""
     notices: list[str] = field(default_factory=list)
     """Remarks on the objects that the statement reads."""
+    extents: Callable[[int], Any] | None = None
+    """Returns an unknown for the upper bound of an input's key, if a template is made."""
     _sums: dict[str, EinSum] = field(default_factory=dict)
     """The sums of tensors that are kept unreduced, by name; references share one node."""
     _sources: dict[str, object] = field(default_factory=dict)
@@ -230,13 +232,16 @@ class BinderCatalog:
         if name != node.name:
             node, dependency = replace(node, name=name), replace(dependency, name=name)
         if name not in self.inputs:
+            if self.extents is not None:
+                keys = tuple(replace(k, hi=self.extents(k.hi)) for k in node.schema.keys)
+                node = replace(node, schema=replace(node.schema, keys=keys))
             self.inputs[name] = node
             self.fields[name] = fields
             self.dependencies.append(dependency)
         node = self.inputs[name]
-        keys = {k.name for k in node.schema.keys}
+        names = {k.name for k in node.schema.keys}
         shown = tuple(
-            Column(c, node.schema.dtype(c), field=c) if c not in keys else key_column(c)
+            Column(c, node.schema.dtype(c), field=c) if c not in names else key_column(c)
             for c in columns
         )
         return Relation(node, shown)

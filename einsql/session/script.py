@@ -23,10 +23,12 @@ from einsql.sql.parser.tokens import is_name_or_value, tokenize
 
 if TYPE_CHECKING:
     from einsql.hybrid import hybrid_query
-    from einsql.planner import plan_files
+    from einsql.planner import plan_files, templates
+    from einsql.planner.templates import Template
     from einsql.session import dispatch
-else:  # imported for plan files, statements that DuckDB runs in part, and others than queries
+else:  # imported for plan files, inputs of other bounds, and statements other than tensor queries
     plan_files = LazyModule("einsql.planner.plan_files")
+    templates = LazyModule("einsql.planner.templates")
     hybrid_query = LazyModule("einsql.hybrid.hybrid_query")
     dispatch = LazyModule("einsql.session.dispatch")
 
@@ -80,8 +82,18 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
     prepared, outcome = with_room(plan_and_run, depth)
     assert outcome is not None, "a statement that was just prepared holds"
     if source.key is not None and not prepared.is_volatile:
-        ctx.plans.keep(ctx, source.key, prepared)
+        ctx.plans.keep(ctx, source.key, prepared, partial(_template, ctx, statement))
     return outcome
+
+
+def _template(
+    ctx: Context, statement: st.Statement, prepared: object, other: object
+) -> Template | None:
+    """Returns a template of a query that was prepared for two sets of bounds, or None."""
+    if not isinstance(statement, st.Query):
+        return None
+    plans = [p.plan for p in (prepared, other) if isinstance(p, PreparedQuery)]
+    return templates.template_of(ctx, statement.tree, plans) if len(plans) == 2 else None
 
 
 def _run_on_remaining(ctx: Context, source: Source) -> Outcome:

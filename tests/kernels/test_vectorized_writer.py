@@ -23,7 +23,7 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels.kernel import Arrays, Runner
-from einsql.kernels.vectorized import vector
+from einsql.kernels.vectorized import program_writer
 from einsql.kernels.vectorized.program_writer import compile_program
 from einsql.kernels.vectorized.vector import compile_vector
 from tests.kernels.nodes import Case, cases, no_tick
@@ -59,7 +59,7 @@ def written(node: EinSum, arrays: list[Arrays], monkeypatch: pytest.MonkeyPatch)
         made.append(compiled(*given))
         return made[-1]
 
-    monkeypatch.setattr(vector, "compile_program", noted)
+    monkeypatch.setattr(program_writer, "compile_program", noted)
     runner = compile_vector(node)
     for _ in range(2):
         outcome(runner, arrays)

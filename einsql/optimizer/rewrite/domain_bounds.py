@@ -64,7 +64,12 @@ def _clip(axis: Axis, lo: float, hi: float) -> Axis:
     low, high = max(axis.lo, lo), min(axis.hi, hi)
     if low >= high:
         return axis if axis.extent == 0 else replace(axis, hi=axis.lo)
-    return replace(axis, lo=int(low), hi=int(high))
+    return replace(axis, lo=_whole(low), hi=_whole(high))
+
+
+def _whole(bound: float) -> int:
+    """A bound without a fraction as an integer; an integer stays the same object."""
+    return bound if isinstance(bound, int) else int(bound)
 
 
 def _solve(
