@@ -3,11 +3,15 @@
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that come from this one, whether or not those between are alive."""
+    """Processes that come from this one, whether or not those between are alive.
+
+    Without the processes that compile kernels: they serve every connection of a process.
+    """
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -20,7 +24,37 @@ def descendants(pid: int) -> list[int]:
     found = [pid]
     for known in found:
         found += [p for p, parent in parents.items() if parent == known]
-    return found[1:]
+    return [p for p in found[1:] if not _compiles(p)]
+
+
+def descriptors() -> set[str]:
+    """The numbers and files of this process's descriptors, but for pipes to compiler processes."""
+    shared: set[str] = set()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and _compiles(int(entry.name)):
+            shared |= {target for _, target in _files(entry.path)}
+    return {
+        f"{number} {target}"
+        for number, target in _files("/proc/self")
+        if target not in shared and not target.endswith("/fd")
+    }
+
+
+def _files(process: str) -> list[tuple[str, str]]:
+    pairs = []
+    with suppress(OSError):
+        for number in os.listdir(f"{process}/fd"):
+            with suppress(OSError):
+                pairs.append((number, os.readlink(f"{process}/fd/{number}")))
+    return pairs
+
+
+def _compiles(pid: int) -> bool:
+    """Whether a process compiles kernels for another one."""
+    try:
+        return b"compiler_process import serve" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def ranks_of(pid: int) -> list[int]:

@@ -29,7 +29,7 @@ import einsql
 from einsql.engine.ranks import call, framing, interrupts, leftovers
 from einsql.engine.ranks.messages import Fetch
 from einsql.engine.ranks.rank import _failed
-from tests.engine.ranks.processes import descendants, gone, ranks_of
+from tests.engine.ranks.processes import descendants, descriptors, gone, ranks_of
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
@@ -49,7 +49,7 @@ def con() -> Iterator[einsql.Connection]:
 def careful() -> Iterator[einsql.Connection]:
     """A session on ranks; no process, memory, file or descriptor is left of it."""
     gc.collect()  # what other tests left open
-    since, before = time.time(), set(os.listdir("/proc/self/fd"))
+    since, before = time.time(), descriptors()
     others = set(descendants(os.getpid()))  # as multiprocessing's tracker after other tests
     rng = np.random.default_rng(0)
     with einsql.connect(config={"mpi": RANKS}) as con:
@@ -62,7 +62,7 @@ def careful() -> Iterator[einsql.Connection]:
         pids = set(descendants(os.getpid())) - others
     assert gone(pids)
     assert nothing_shared(since)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert descriptors() <= before
 
 
 def nothing_shared(since: float) -> bool:
