@@ -14,6 +14,7 @@ import pytest
 import einsql
 from einsql.engine.ranks import job
 from einsql.session.statements import calibrate
+from tests.engine.ranks.processes import descendants
 from tests.support.terminal import Terminal
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
@@ -141,26 +142,11 @@ def test_ranks_are_calibrated_together(monkeypatch: pytest.MonkeyPatch) -> None:
         assert con.settings.machine.latency == rates["latency"]
 
 
-def below(pid: int) -> list[int]:
-    """Processes that descend from one."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, rest = path.read_text().rsplit(")", 1)
-        except OSError:
-            continue  # it has ended
-        parents[int(name.split()[0])] = int(rest.split()[1])
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
-
-
 def test_control_c_stops_the_ranks_work_and_a_second_one_ends_them(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "-m", "einsql", "--mpi", "2")
     try:
         assert "In memory, on 2 MPI ranks. " in terminal.wait_for("einsql>")
-        family = below(terminal.process.pid)
+        family = descendants(terminal.process.pid)
         slow = "SELECT MAX(SIN(a.i * b.j)) AS m FROM range(200000) a(i), range(200000) b(j);"
         terminal.send(f"{slow}\r")
         terminal.wait_for("░")  # progress is shown
@@ -172,7 +158,7 @@ def test_control_c_stops_the_ranks_work_and_a_second_one_ends_them(tmp_path: Pat
         terminal.send("SELECT 40 + COUNT(*) AS n FROM range(2) AS r(i);\r")
         terminal.wait_for("│    42 │")
         terminal.wait_for("einsql>")
-        assert below(terminal.process.pid) == family
+        assert descendants(terminal.process.pid) == family
         terminal.send(f"{slow}\r")
         terminal.wait_for("░")
         os.kill(family[-1], signal.SIGSTOP)  # so that it does not hear of the first one
