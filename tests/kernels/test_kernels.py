@@ -29,11 +29,12 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels import KERNELS, Arrays, Kernel, Runner, compile_node
+from einsql.kernels.loops import loop_cuts
 from einsql.kernels.matmul import layout, multiply, pieces, rows
 from einsql.kernels.matmul.contraction import CONTRACTION
 from einsql.kernels.registry import GATHER, MAPS, SEGMENTS, VECTOR, WINDOWS
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.segments import gather, reduce, scatter
+from einsql.kernels.segments import gather, reduce
 from einsql.kernels.vectorized import sums, vector
 from einsql.kernels.vectorized.sums import accurate_sum
 from einsql.kernels.vectorized.vector import compile_vector
@@ -196,10 +197,10 @@ def test_segments_on_two_threads(near: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(thread_pool, "threads", lambda: 2)
-        patch.setattr(scatter, "NEAR", near)
-        patch.setattr(scatter, "FILLED", 4 if near else 0)
-        patch.setattr(scatter, "PARALLEL", 1)
-        patch.setattr(scatter, "ROUND", 4)
+        patch.setattr(reduce, "NEAR", near)
+        patch.setattr(reduce, "FILLED", 4 if near else 0)
+        patch.setattr(loop_cuts, "PARALLEL", 1)
+        patch.setattr(loop_cuts, "BOX", 8)
         patch.setattr(reduce, "PIECE", 4)
         answers()
 
