@@ -12,8 +12,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.source_writer import Page
-from einsql.kernels.runtime import blas, compile_cache, thread_pool
-from einsql.kernels.runtime.row_sums import plane_sums, row_sums
+from einsql.kernels.runtime import blas, thread_pool
 
 SPREAD = 2**20
 """Elements from which several threads pay."""
@@ -27,39 +26,29 @@ CHAIN = 2**9
 """DOUBLE terms added one after another in long sums over distant rows."""
 PLANES = 16
 """Number of rows that are added one after another in float32."""
-WIDE = 32
-"""Row length from which a compiled kernel adds rows to each other."""
-LONGEST = 2**10
-"""Row length up to which a compiled kernel sums along rows, in several lanes."""
 SHORT = 64
 """Row length up to which BLAS sums rows, in several lanes."""
 MIDDLE = 2**11
 """Row bytes up to which np.einsum is faster than BLAS; it is less accurate for longer rows."""
 
 
-def accurate_sum(
-    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool = False
-) -> np.ndarray:
+def accurate_sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Sums an array over axes.
 
     Args:
         array: Any real array, of any strides.
         axes: The summed axes, at least one.
         dtype: The type of the result, float32 or float64.
-        compiles: Whether large arrays may be summed by compiled kernels.
 
     Returns:
         The sums over the remaining axes, which keep their order; no sum is -0.0.
     """
-    compiles = compiles and array.size >= SPREAD
     spread = array.size >= SPREAD and thread_pool.threads() > 1
-    sums = (_spread if spread else _sum)(array, axes, dtype, compiles).astype(dtype, copy=False)
+    sums = (_spread if spread else _sum)(array, axes, dtype).astype(dtype, copy=False)
     return from_zero(sums, out=sums)  # NumPy's sum of -0.0 alone is -0.0
 
 
-def _spread(
-    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool
-) -> np.ndarray:
+def _spread(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Sums on all threads: cuts the result, or the sum if the result is small."""
     kept = [n for n in range(array.ndim) if n not in axes]
     # The slowest axis in memory, so that pieces are contiguous.
@@ -71,14 +60,12 @@ def _spread(
     shape = tuple(array.shape[n] for n in kept)
     cuts_sum = axis in axes
     if cuts_sum and prod(shape) * parts > array.size // 8:
-        return _sum(array, axes, dtype, compiles)
+        return _sum(array, axes, dtype)
     out = np.empty((parts, *shape) if cuts_sum else shape, np.float64 if cuts_sum else dtype)
-    hurries = compile_cache.hurries()
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
-        with compile_cache.Hurrying(hurries):
-            part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
+        part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype)
         if cuts_sum:
             out[n] = part
         else:
@@ -91,7 +78,7 @@ def _spread(
     return np.asarray(np.add.reduce(out, axis=0))
 
 
-def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
+def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """The same as `accurate_sum` on the calling thread, before rounding to the type."""
     exact = dtype == np.float64
     if array.size < SMALL and (not exact or array.size <= ORDERED or _is_pairwise(array, axes)):
@@ -102,7 +89,7 @@ def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bo
     flat = array.transpose(order)
     gone = [n in axes for n in order]
     if flat.flags.c_contiguous and flat.flags.aligned:
-        sums = _contiguous(flat, gone, compiles, exact)
+        sums = _contiguous(flat, gone, exact)
     else:
         sums = _strided(flat, gone, exact)
     kept = [n for n in order if n not in axes]
@@ -115,13 +102,13 @@ def _is_pairwise(array: np.ndarray, axes: tuple[int, ...]) -> bool:
     return len(axes) == array.ndim and array.flags.c_contiguous
 
 
-def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool, exact: bool) -> np.ndarray:
+def _contiguous(array: np.ndarray, gone: list[bool], exact: bool) -> np.ndarray:
     """Sums the axes marked `gone` of an array in C order."""
     rows = array.ndim  # the axes from here on are all summed
     while rows and gone[rows - 1]:
         rows -= 1
     if rows < array.ndim:
-        part = _rows(array.reshape(-1, prod(array.shape[rows:])), compiles)
+        part = _rows(array.reshape(-1, prod(array.shape[rows:])))
         return _rest(part.reshape(array.shape[:rows]), gone[:rows], exact)
     stop = rows  # the last axes that are summed are those from start to stop
     while not gone[stop - 1]:
@@ -131,15 +118,11 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool, exact: bool
         start -= 1
     shape = array.shape
     stacks = array.reshape(prod(shape[:start]), prod(shape[start:stop]), prod(shape[stop:]))
-    part = _planes(stacks, compiles).reshape(shape[:start] + shape[stop:])
+    part = _planes(stacks).reshape(shape[:start] + shape[stop:])
     return _rest(part, gone[:start] + gone[stop:], exact)
 
 
-def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
-    if compiles and SHORT < matrix.shape[1] <= LONGEST:
-        sums = row_sums(matrix)
-        if sums is not None:
-            return sums
+def _rows(matrix: np.ndarray) -> np.ndarray:
     if matrix.shape[1] <= SHORT:
         with blas.undisturbed:
             return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
@@ -148,7 +131,7 @@ def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
     return np.asarray(np.add.reduce(matrix, axis=1))
 
 
-def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
+def _planes(stacks: np.ndarray) -> np.ndarray:
     """Sums along the middle axis by adding complete planes of rows."""
     lead, rows, width = stacks.shape
     exact = stacks.dtype == np.float64
@@ -157,13 +140,9 @@ def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
         blocks = stacks[:, :even].reshape(lead, -1, CHAIN, width, copy=False)
         part = np.empty((lead, even // CHAIN, width))
         for n in range(lead):
-            part[n] = _planes(blocks[n], compiles)
-        sums = _planes(part, compiles)
-        return sums + _planes(stacks[:, even:], compiles) if even < rows else sums
-    if compiles and width >= WIDE:
-        by_kernel = plane_sums(stacks)
-        if by_kernel is not None:
-            return by_kernel
+            part[n] = _planes(blocks[n])
+        sums = _planes(part)
+        return sums + _planes(stacks[:, even:]) if even < rows else sums
     if rows <= PLANES or exact:
         return np.asarray(np.add.reduce(stacks, axis=1))
     even = rows // PLANES * PLANES
