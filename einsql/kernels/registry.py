@@ -34,14 +34,14 @@ from einsql.kernels.vectorized.views import VIEWS
 if TYPE_CHECKING:
     from einsql.kernels import convolutions, packed, segments, sparse
     from einsql.kernels.matmul import ranged
-    from einsql.kernels.vectorized import numpy_map, rare_extremes, running, vector
+    from einsql.kernels.vectorized import rare_extremes, running, vector
 else:  # loaded when a node needs one of these modules
     convolutions, packed, segments, sparse = lazy_modules(
         "einsql.kernels", "convolutions", "packed", "segments", "sparse"
     )
     (ranged,) = lazy_modules("einsql.kernels.matmul", "ranged")
-    numpy_map, rare_extremes, running, vector = lazy_modules(
-        "einsql.kernels.vectorized", "numpy_map", "rare_extremes", "running", "vector"
+    rare_extremes, running, vector = lazy_modules(
+        "einsql.kernels.vectorized", "rare_extremes", "running", "vector"
     )
 
 SMALL = 1 << 16
@@ -115,11 +115,6 @@ PACKED = Kernel(
     "a reduction over two sides with keys of their own is register tiles",
     lambda node: packed.compile_packed(node),
 )
-MAPS = Kernel(
-    "map",
-    "one float operation on values re-indexed is one NumPy call",
-    lambda node: numpy_map.compile_map(node),
-)
 VECTOR = Kernel(
     "vector",
     "any node, by whole-array NumPy over blocks of points",
@@ -142,7 +137,6 @@ KERNELS: tuple[Kernel, ...] = (
     GATHER,
     SEGMENTS,
     PACKED,
-    MAPS,
     VECTOR,
     LOOPS,
 )
@@ -280,8 +274,6 @@ def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> CompiledNode[Ru
 def _match(kernel: Kernel, node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     if kernel.takes_half or not stores_half(node):
         runner = kernel.match(node)
-    elif kernel is MAPS:
-        return None  # loops fuse the conversion
     else:
         runner = match_floats(kernel, node, jit != "never")
     return None if runner is None else kernel.compiled(node, runner)
@@ -290,18 +282,10 @@ def _match(kernel: Kernel, node: EinSum, jit: str) -> CompiledNode[Runner] | Non
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
     """The kernels for nodes with arithmetic, the preferred one first."""
     if jit == "never":
-        return (MAPS, VECTOR)
+        return (VECTOR,)
     if jit != "always" and (node.points * len(node.outputs) <= SMALL or vector.is_gather(node)):
-        return (MAPS, VECTOR)
-    if jit != "always" and not _repeats(node):
-        return (PACKED, MAPS, LOOPS, VECTOR)
+        return (VECTOR,)
     return (PACKED, LOOPS, VECTOR)
-
-
-def _repeats(node: EinSum) -> bool:
-    """True if an operand is broadcast over many keys, which NumPy processes in short loops."""
-    repeated = (0 < len(o.labels) < len(node.keys) for o in node.operands)
-    return node.points >= STREAMED and any(repeated)
 
 
 def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:

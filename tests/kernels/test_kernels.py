@@ -32,7 +32,7 @@ from einsql.kernels import KERNELS, Arrays, Kernel, Runner, compile_node
 from einsql.kernels.loops import loop_cuts
 from einsql.kernels.matmul import layout, multiply, pieces, rows
 from einsql.kernels.matmul.contraction import CONTRACTION
-from einsql.kernels.registry import GATHER, MAPS, SEGMENTS, VECTOR, WINDOWS
+from einsql.kernels.registry import GATHER, SEGMENTS, VECTOR, WINDOWS
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.segments import gather, reduce
 from einsql.kernels.vectorized import sums, vector
@@ -137,8 +137,7 @@ def operations(draw: st.DrawFn) -> Case:
 EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
     VIEWS.name: (copies(), 100),
     CONTRACTION.name: (products(), 300),
-    MAPS.name: (operations(), 100),
-    VECTOR.name: (cases(), 400),
+    VECTOR.name: (st.one_of(cases(), operations()), 500),
     WINDOWS.name: (convolutions(), 60),
     GATHER.name: (gathers(), 100),
     SEGMENTS.name: (segments(), 30),
