@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.lazy_module import lazy_modules
-from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import beside
@@ -22,11 +21,9 @@ from einsql.kernels.matmul.contraction import (
     STREAMED,
     UNCOMPILED,
     compile_parts,
-    converts,
     is_contraction,
-    is_plain_sum,
-    is_streamed,
 )
+from einsql.kernels.matmul.match import product_of
 from einsql.kernels.scalars import failure_of
 from einsql.kernels.tiers import Tiered
 from einsql.kernels.vectorized.views import VIEWS
@@ -216,9 +213,16 @@ def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
 
 
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
-    """True for long plain sums if loops may be compiled, and for shorter ones that convert."""
-    least = SMALL if output.args[0].dtype is DType.DOUBLE and converts(output) else STREAMED
-    return jit != "never" and node.points >= least and is_plain_sum(node, output)
+    """True if loops may be compiled that run an output at memory bandwidth.
+
+    These are sums of one operand, and products without a sum.
+    """
+    product = product_of(node, output)
+    if product is None or jit == "never":
+        return False
+    if product.right:
+        return node.points >= STREAMED and len(node.keys) == len(node.axes)
+    return node.points > SMALL
 
 
 def _windows(node: EinSum, output: Output) -> bool:
@@ -253,7 +257,7 @@ def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
     looked = convolutions.as_windows(node) if _computes_labels(node) else None
     if looked is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
-        if compiled and (is_streamed(node) or all(_streams(node, o, jit) for o in node.outputs)):
+        if compiled and all(_streams(node, o, jit) for o in node.outputs):
             return _first((LOOPS, contraction), node, jit)
         return _first((VIEWS, contraction, gather, *_general(node, jit)), node, jit)
     kernels = _general(looked.node, jit)

@@ -17,7 +17,7 @@ from einsql.core.lazy_module import lazy_modules
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
-from einsql.ir.einsum.graph import Call, EinSum, Output, Value
+from einsql.ir.einsum.graph import EinSum, Output
 from einsql.kernels.kernel import Arrays, Kernel, Runner, Tick, ignoring
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.match import Factor, Product, is_safe_scale, product_of
@@ -36,54 +36,11 @@ WriteArray = Callable[[Page, Sequence[FieldSource]], str]
 
 STREAMED = 2**20
 """Points from which compiled loops are faster for operands that are read once."""
-_CONVERTED = (DType.FLOAT, DType.HALF, DType.BFLOAT16)
 
 
 def is_contraction(node: EinSum, output: Output) -> bool:
     """True if the output is a float sum of products of at most two operands."""
     return product_of(node, output) is not None
-
-
-def is_plain_sum(node: EinSum, output: Output) -> bool:
-    """True for a sum of one operand's values by loops, without a product."""
-    value = output.args[0]
-    if converts(output):
-        assert isinstance(value, Call)
-        (value,) = value.args
-    if not isinstance(value, Value) or output.dtype not in (DType.FLOAT, DType.DOUBLE):
-        return False
-    labels = node.operands[value.operand].labels
-    summed = any(a.label not in node.keys for a in node.axes)
-    plain = value.dtype is output.dtype or value.dtype in _CONVERTED
-    return summed and plain and len(set(labels)) == len(labels)
-
-
-def converts(output: Output) -> bool:
-    """True if the argument is widened before the sum, which loops do on access."""
-    value = output.args[0]
-    return isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype in _CONVERTED
-
-
-def is_streamed(node: EinSum) -> bool:
-    """True if compiled loops run at memory bandwidth, and NumPy and BLAS do not.
-
-    These are products without a sum, and sums of one operand by its slowest key or over all of
-    it. NumPy is equally fast if it adds neighbours in DOUBLE.
-    """
-    if node.points < STREAMED or len(node.outputs) != 1:
-        return False
-    factors = product_of(node, node.outputs[0])
-    if factors is None:
-        return False
-    if len(node.keys) == len(node.axes):
-        return bool(factors.right)
-    labels = node.operands[factors.left[0].operand].labels
-    if factors.right or (node.keys and labels[0] not in node.keys):
-        return False
-    alike = len(set(labels)) == len(labels) and labels[-1] not in node.keys
-    (left,) = factors.left
-    kept = node.operands[left.operand].source.schema.dtype(left.field) is DType.DOUBLE
-    return not alike or not kept
 
 
 def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
@@ -216,7 +173,7 @@ class _Load:
             array = page.line(f"{array} * {known[factor]}")
         if not self.axes:
             return array
-        if self.points < (sums.ORDERED if self.work == np.float64 else sums.SMALL):
+        if self.points < (2 * sums.CHAIN if self.work == np.float64 else sums.SMALL):
             return sums.write_small_sum(page, array, self.axes, self.work)
         accurate = page.held(sums.accurate_sum, "f")
         return page.line(f"{accurate}({array}, {self.axes!r}, {page.held(self.work)})")
