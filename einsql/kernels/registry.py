@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.lazy_module import lazy_modules
-from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import beside
@@ -22,11 +21,9 @@ from einsql.kernels.matmul.contraction import (
     STREAMED,
     UNCOMPILED,
     compile_parts,
-    converts,
     is_contraction,
-    is_plain_sum,
-    is_streamed,
 )
+from einsql.kernels.matmul.match import product_of
 from einsql.kernels.scalars import failure_of
 from einsql.kernels.tiers import Tiered
 from einsql.kernels.vectorized.views import VIEWS
@@ -34,14 +31,14 @@ from einsql.kernels.vectorized.views import VIEWS
 if TYPE_CHECKING:
     from einsql.kernels import convolutions, packed, segments, sparse
     from einsql.kernels.matmul import ranged
-    from einsql.kernels.vectorized import numpy_map, rare_extremes, running, vector
+    from einsql.kernels.vectorized import rare_extremes, running, vector
 else:  # loaded when a node needs one of these modules
     convolutions, packed, segments, sparse = lazy_modules(
         "einsql.kernels", "convolutions", "packed", "segments", "sparse"
     )
     (ranged,) = lazy_modules("einsql.kernels.matmul", "ranged")
-    numpy_map, rare_extremes, running, vector = lazy_modules(
-        "einsql.kernels.vectorized", "numpy_map", "rare_extremes", "running", "vector"
+    rare_extremes, running, vector = lazy_modules(
+        "einsql.kernels.vectorized", "rare_extremes", "running", "vector"
     )
 
 SMALL = 1 << 16
@@ -115,11 +112,6 @@ PACKED = Kernel(
     "a reduction over two sides with keys of their own is register tiles",
     lambda node: packed.compile_packed(node),
 )
-MAPS = Kernel(
-    "map",
-    "one float operation on values re-indexed is one NumPy call",
-    lambda node: numpy_map.compile_map(node),
-)
 VECTOR = Kernel(
     "vector",
     "any node, by whole-array NumPy over blocks of points",
@@ -142,7 +134,6 @@ KERNELS: tuple[Kernel, ...] = (
     GATHER,
     SEGMENTS,
     PACKED,
-    MAPS,
     VECTOR,
     LOOPS,
 )
@@ -222,9 +213,16 @@ def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
 
 
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
-    """True for long plain sums if loops may be compiled, and for shorter ones that convert."""
-    least = SMALL if output.args[0].dtype is DType.DOUBLE and converts(output) else STREAMED
-    return jit != "never" and node.points >= least and is_plain_sum(node, output)
+    """True if loops may be compiled that run an output at memory bandwidth.
+
+    These are sums of one operand, and products without a sum.
+    """
+    product = product_of(node, output)
+    if product is None or jit == "never":
+        return False
+    if product.right:
+        return node.points >= STREAMED and len(node.keys) == len(node.axes)
+    return node.points > SMALL
 
 
 def _windows(node: EinSum, output: Output) -> bool:
@@ -259,7 +257,7 @@ def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
     looked = convolutions.as_windows(node) if _computes_labels(node) else None
     if looked is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
-        if compiled and (is_streamed(node) or all(_streams(node, o, jit) for o in node.outputs)):
+        if compiled and all(_streams(node, o, jit) for o in node.outputs):
             return _first((LOOPS, contraction), node, jit)
         return _first((VIEWS, contraction, gather, *_general(node, jit)), node, jit)
     kernels = _general(looked.node, jit)
@@ -280,8 +278,6 @@ def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> CompiledNode[Ru
 def _match(kernel: Kernel, node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     if kernel.takes_half or not stores_half(node):
         runner = kernel.match(node)
-    elif kernel is MAPS:
-        return None  # loops fuse the conversion
     else:
         runner = match_floats(kernel, node, jit != "never")
     return None if runner is None else kernel.compiled(node, runner)
@@ -290,18 +286,10 @@ def _match(kernel: Kernel, node: EinSum, jit: str) -> CompiledNode[Runner] | Non
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
     """The kernels for nodes with arithmetic, the preferred one first."""
     if jit == "never":
-        return (MAPS, VECTOR)
+        return (VECTOR,)
     if jit != "always" and (node.points * len(node.outputs) <= SMALL or vector.is_gather(node)):
-        return (MAPS, VECTOR)
-    if jit != "always" and not _repeats(node):
-        return (PACKED, MAPS, LOOPS, VECTOR)
+        return (VECTOR,)
     return (PACKED, LOOPS, VECTOR)
-
-
-def _repeats(node: EinSum) -> bool:
-    """True if an operand is broadcast over many keys, which NumPy processes in short loops."""
-    repeated = (0 < len(o.labels) < len(node.keys) for o in node.operands)
-    return node.points >= STREAMED and any(repeated)
 
 
 def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:

@@ -157,7 +157,7 @@ def test_numbers_by_what_they_share_are_divided_exactly(dtype: DType, far: list[
 
 
 def test_long_plain_sums_are_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "STREAMED", 100)
+    monkeypatch.setattr(registry, "SMALL", 100)
     x = tensor("x", dyadic(20, 30), F)
     total = Output("s", (val(0),), F, "sum")
     square = Output("q", (fn("mul", F, val(0), val(0)),), F, "sum")

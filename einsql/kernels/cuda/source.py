@@ -119,7 +119,7 @@ def generate_cuda(node: EinSum, grid: Grid, team: int) -> Program | None:
 class CudaWriter(Writer):
     """Writes the statements of a kernel for a grid."""
 
-    cuts = False
+    has_ends = False
 
     def __init__(self, node: EinSum, grid: Grid, team: int) -> None:
         super().__init__(node, grid.nest, frozenset(), near=False)

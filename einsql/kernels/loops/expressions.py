@@ -30,7 +30,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits, interval
 from einsql.ir.functions import SCALARS, Failure
-from einsql.kernels.loops.loop_nest import Nest, expensive, product
+from einsql.kernels.loops.loop_nest import Mode, Nest, expensive, product
 from einsql.kernels.scalars import bounds_of, derived_axes, fails, failure_within, labels_read
 
 CARRIERS: dict[DType, str] = {
@@ -105,6 +105,7 @@ class Program:
         params: The integer arguments.
         constants: The literals, each an argument of its own type.
         reasons: The reason of each bit of the error cell.
+        has_gaps: Whether keys of the result may have no point.
     """
 
     source: str = ""
@@ -112,6 +113,7 @@ class Program:
     constants: list[Const] = field(default_factory=list)
     arrays: list[tuple[int, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    has_gaps: bool = False
 
 
 def first_error(reasons: Sequence[str], bits: int) -> DataError:
@@ -239,7 +241,11 @@ class Points(Builder):
         before: The statements of each level that precede its inner loops.
         names: The names of the values known at each level.
         at: The level to which statements are added.
+        limited: The levels of the loops with a limit, and whether it is their start.
     """
+
+    has_ends = True
+    """True if each loop runs between two variables, `b` and `e`."""
 
     def __init__(
         self,
@@ -260,6 +266,7 @@ class Points(Builder):
         self.names: list[dict[Expr, str]] = [{} for _ in range(self.depth + 1)]
         self.lazy: list[dict[Expr, str]] = []
         self.at = 0
+        self.limited: set[tuple[int, bool]] = set()
 
     # Which points exist ------------------------------------------------------------
 
@@ -274,9 +281,51 @@ class Points(Builder):
             floor, deepest = self.place(define, floor, deepest)
             self.derive(axis, define)
         for term in conjuncts(self.node.guard):
+            loop = self.limit(term, floor)
+            if loop:
+                deepest = max(deepest, loop)
+                continue
             floor, deepest = self.place(term, floor, deepest)
             test = self.value(term)
             self.skip_unless(test)
+
+    def limit(self, term: Expr, floor: int) -> int:
+        """Makes a comparison with the label of a loop an end of that loop.
+
+        Returns:
+            The level of the loop; 0 if the comparison has to be tested at each point.
+        """
+        if not self.has_ends or not isinstance(term, Call) or term.fn not in ("le", "lt"):
+            return 0
+        for rises in (False, True):
+            label, edge = term.args[::-1] if rises else term.args
+            if not isinstance(label, Label) or label.name not in self.nest.loops:
+                continue
+            loop, outer = self.level[label.name], self.level_of(edge)
+            in_rows = loop == self.depth and self.nest.mode is not Mode.REGISTERS
+            if in_rows or max(outer, floor) >= loop or (loop, rises) in self.limited:
+                continue
+            if not edge.dtype.is_integer or self.fails(edge):
+                continue
+            self.limited.add((loop, rises))
+            self.leave_gaps(loop)
+            lo, hi = (self.param(role, label.name) for role in (Role.LO, Role.HI))
+            more = " + 1" if (term.fn == "lt") is rises else ""
+            with self.outside(outer):
+                end = f"min(max(np.int64({self.value(edge)}), {lo} - 1), {hi}) - {lo}{more}"
+                n = loop - 1
+                self.emit(
+                    f"b{n} = max(p[{2 * n}], {end})"
+                    if rises
+                    else f"e{n} = min(p[{2 * n + 1}], {end})"
+                )
+            return loop
+        return 0
+
+    def leave_gaps(self, level: int) -> None:
+        """Records that points are skipped at a level, and with them perhaps keys of the result."""
+        stores_points = any(o.reduction is None for o in self.node.outputs)
+        self.out.has_gaps |= level <= self.nest.kept or stores_points
 
     def place(self, e: Expr, floor: int, deepest: int) -> tuple[int, int]:
         """Moves to a condition's level; returns the least and greatest level for later ones."""
@@ -302,6 +351,7 @@ class Points(Builder):
 
     def skip_unless(self, test: str) -> None:
         """Skips the current point, or the kernel if before all loops, unless `test` holds."""
+        self.leave_gaps(self.at)
         self.emit(f"if not {test}:")
         if self.at:
             self.emit("    continue")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache as cached
 from itertools import pairwise
 from math import prod
 
@@ -21,19 +22,16 @@ Runs = tuple[tuple[str, ...], ...]
 """Labels in order, grouped in runs; the labels of a run are merged."""
 
 
-def flatten(node: EinSum) -> tuple[EinSum, Callable[[Runner, Runner], Runner]] | None:
-    """Merges the adjacent labels of a node.
+def flattened(node: EinSum, compile_node: Callable[[EinSum], Runner]) -> Runner:
+    """Compiles a node with its adjacent labels merged, for contiguous operands.
 
     Args:
         node: Any node.
-
-    Returns:
-        The new node, and a function that combines two runners: the new node's for contiguous
-        operands, and the original node's for all others. None if no labels can be merged.
+        compile_node: Compiles a node; the original one only for operands that need it.
     """
     pairs = _pairs(node)
     if not pairs:
-        return None
+        return compile_node(node)
     runs = [_runs(o.labels, pairs) for o in node.operands]
     keys = _runs(node.keys, pairs)
     long = (r for of in (*runs, keys) for r in of if len(r) > 1)
@@ -56,7 +54,8 @@ def flatten(node: EinSum) -> tuple[EinSum, Callable[[Runner, Runner], Runner]] |
         for n, (o, r) in enumerate(zip(operands, runs, strict=True))
         if any(len(run) > 1 for run in r)
     ]
-    return flat, lambda new, old: _either(node.schema.shape, shapes, new, old)
+    otherwise = cached(lambda: compile_node(node))
+    return _either(node.schema.shape, shapes, compile_node(flat), otherwise)
 
 
 def _pairs(node: EinSum) -> set[tuple[str, str]]:
@@ -106,14 +105,17 @@ def _operand(node: EinSum, o: Operand, runs: Runs) -> Operand:
 
 
 def _either(
-    shape: tuple[int, ...], shapes: list[tuple[int, tuple[int, ...]]], new: Runner, old: Runner
+    shape: tuple[int, ...],
+    shapes: list[tuple[int, tuple[int, ...]]],
+    new: Runner,
+    old: Callable[[], Runner],
 ) -> Runner:
     def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         flattened = list(operands)
         for n, flat in shapes:
             fields = flattened[n]
             if not all(a.flags.c_contiguous for a in fields.values()):
-                return old(operands, tick)
+                return old()(operands, tick)
             flattened[n] = {name: a.reshape(flat) for name, a in fields.items()}
         return {name: a.reshape(shape) for name, a in new(flattened, tick).items()}
 

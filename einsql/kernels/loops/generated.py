@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from functools import cache as cached
 from itertools import chain
 
 import numpy as np
@@ -19,18 +18,16 @@ from einsql.core.buffer_pool import empty
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
-from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output
-from einsql.ir.einsum.intervals import fits, interval
+from einsql.ir.einsum.graph import Const, EinSum, Output
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
 from einsql.kernels.loops.expressions import FAR, Argument, Program, Role, first_error
-from einsql.kernels.loops.flatten_labels import flatten
+from einsql.kernels.loops.flatten_labels import flattened
 from einsql.kernels.loops.loop_cuts import Box, cut
-from einsql.kernels.loops.loop_nest import plan_nest
+from einsql.kernels.loops.loop_nest import Nest, plan_nest
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 from einsql.kernels.runtime.machine_code import Kernel
-from einsql.kernels.scalars import bounds_of
 from einsql.kernels.vectorized.reductions import merge, starting
 from einsql.kernels.vectorized.views import window
 
@@ -53,12 +50,7 @@ def compile_loops(node: EinSum) -> Runner:
         term if keys are computed. Element-wise outputs are 0 where no point exists. The runner
         raises DataError for a selected element that fails.
     """
-    flattened = flatten(node)
-    if flattened is None:
-        return _Loops(node).run
-    flat, either = flattened
-    otherwise = cached(lambda: _Loops(node))
-    return either(_Loops(flat).run, lambda operands, tick: otherwise().run(operands, tick))
+    return flattened(node, lambda part: Loops(part).run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +87,23 @@ class _Layout:
 Steps = tuple[tuple[int, ...], ...]
 
 
-class _Loops:
-    def __init__(self, node: EinSum, near: bool = True) -> None:
+class Loops:
+    """Runs the kernel of a node.
+
+    Args:
+        node: The node.
+        nest: The order of its loops; None for the best one.
+        near: Whether the kernel assumes small angles, see `generate`.
+    """
+
+    def __init__(self, node: EinSum, nest: Nest | None = None, near: bool = True) -> None:
         self.node, self.near = node, near
-        self.far: _Loops | None = None
-        self.nest = plan_nest(node, alone=True)
+        self.far: Loops | None = None
+        self.nest = plan_nest(node, alone=True) if nest is None else nest
         self.axes = {a.label: a for a in node.axes}
         self.shape = node.schema.shape
         self.empty = any(a.extent == 0 for a in node.axes)
-        self.partial = _has_gaps(node)
+        self.partial = any(node.axis(k).define is not None for k in node.keys)
         self.points = node.points
         self.layouts: dict[Steps, _Layout] = {}
         self.sources: tuple[_Source, ...] = ()
@@ -111,6 +111,7 @@ class _Loops:
             contiguous = generate(node, self.nest, frozenset(), near)
             self.sources = tuple(_source(node, *key) for key in contiguous.arrays)
             self.contiguous = contiguous
+            self.partial |= contiguous.has_gaps
             self.boxes = cut(node, self.nest)
             only = self.boxes.size == 1
             self.box = next(next(self.boxes.groups())[1]) if only else None
@@ -125,7 +126,16 @@ class _Loops:
             ):
                 self.table = _Table(self.few, self.boxes.work * OPERATION)
 
-    def run(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+    def run(
+        self, operands: Sequence[Arrays], tick: Tick, parts: Sequence[Box] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Computes the fields of the result.
+
+        Args:
+            operands: The arrays of each operand.
+            tick: Callback with the completed fraction; raises to cancel.
+            parts: Independent boxes of the domain; None for the best partition.
+        """
         node = self.node
         if self.empty:
             return {o.name: starting(o, self.shape) for o in node.outputs}
@@ -142,16 +152,16 @@ class _Loops:
         first = len(numbers) - len(arrays) - sum(map(len, results))
         written = [r for result in results for r in result]
         numbers[first:] = [a.ctypes.data for a in chain(arrays, written)]
-        failed = self.call(kernel, numbers, written, tick)
+        failed = self.call(kernel, numbers, written, tick, parts)
         reasons = layout.program.reasons
         if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
             if self.far is None:
-                self.far = _Loops(node, near=False)
-            return self.far.run(operands, tick)
+                self.far = Loops(node, self.nest, near=False)
+            return self.far.run(operands, tick, parts)
         if failed:
             raise first_error(reasons, failed)
         return {
-            o.name: self.finish(o, result) for o, result in zip(node.outputs, results, strict=True)
+            o.name: self._finish(o, result) for o, result in zip(node.outputs, results, strict=True)
         }
 
     def call(
@@ -160,26 +170,31 @@ class _Loops:
         numbers: np.ndarray,
         written: list[np.ndarray],
         tick: Tick,
+        parts: Sequence[Box] | None,
     ) -> int:
         """Calls a kernel on every box; groups of boxes run on several threads.
 
         Returns:
             The bits of the failures, 0 for none.
         """
-        if self.box is not None:
+        if parts is None and self.box is not None:
             numbers[: 2 * len(self.box)] = _ends(self.box)
             failed: int = kernel(numbers)
             tick(1.0)
             return failed
         strides = [r.nbytes // self.boxes.slices for r in written]
-        if self.table is not None:
+        if parts is None and self.table is not None:
             failed = self.table.run(kernel, numbers, strides)
             tick(1.0)
             return failed
+        size, grouped = self.boxes.size, self.boxes.grouped
         groups: Iterable[tuple[int, Iterable[np.ndarray]]] = self.few or (
             (part, map(_ends, boxes)) for part, boxes in self.boxes.groups()
         )
-        progress = _Progress(self.boxes.size, tick)
+        if parts is not None:
+            size = grouped = len(parts)
+            groups = ((0, [_ends(box)]) for box in parts)
+        progress = _Progress(size, tick)
 
         def calls(group: tuple[int, Iterable[np.ndarray]]) -> None:
             part, boxes = group
@@ -195,7 +210,7 @@ class _Loops:
                     return
 
         try:
-            thread_pool.run(calls, groups, self.boxes.grouped, lambda _: progress.tell())
+            thread_pool.run(calls, groups, grouped, lambda _: progress.tell())
         except _FailedError as stop:
             return stop.bits
         return 0
@@ -229,9 +244,9 @@ class _Loops:
         strided_sources = frozenset(strided)
         program = self.program(strided_sources)
         numbers = [0] * (2 * len(self.nest.loops))
-        numbers += [self.argument(p, strides) for p in program.params]
+        numbers += [self._argument(p, strides) for p in program.params]
         numbers += [bits(c) for c in program.constants]
-        numbers += [0] * (len(self.sources) + sum(len(self.kinds(o)) for o in self.node.outputs))
+        numbers += [0] * (len(self.sources) + sum(len(self._kinds(o)) for o in self.node.outputs))
         return _Layout(strided_sources, program, np.array(numbers, np.int64))
 
     def program(self, strided: frozenset[tuple[int, str]]) -> Program:
@@ -243,10 +258,10 @@ class _Loops:
                 return layout.program
         return generate(self.node, self.nest, strided, self.near)
 
-    def argument(self, p: Argument, strides: list[dict[str, int]]) -> int:
+    def _argument(self, p: Argument, strides: list[dict[str, int]]) -> int:
         return strides[p.array][p.label] if p.role is Role.STRIDE else p.of_node(self.node)
 
-    def kinds(self, o: Output) -> list[np.dtype]:
+    def _kinds(self, o: Output) -> list[np.dtype]:
         if o.reduction is None or not self.nest.keeps_state:
             return [o.dtype.numpy]
         return [_carrier(t) for t in state(o, self.nest)]
@@ -257,10 +272,10 @@ class _Loops:
             return [starting(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
         shape = (self.boxes.slices, *self.shape)
         start = REDUCTIONS[o.reduction].identity(o.dtype)
-        first, *rest = self.kinds(o)
+        first, *rest = self._kinds(o)
         return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
 
-    def finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
+    def _finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
         if o.reduction is None or not self.nest.keeps_state:
             return result[0]
         if is_compensated(o, self.nest):
@@ -273,15 +288,6 @@ class _Loops:
                 raise DataError(monoid.fails[o.dtype].reason)
         with np.errstate(over="ignore"):
             return stored(values, o.dtype).astype(o.dtype.numpy, copy=False)
-
-
-def _has_gaps(node: EinSum) -> bool:
-    """True if keys of the result may have no point."""
-    if node.guard != TRUE or any(node.axis(k).define is not None for k in node.keys):
-        return True
-    bounds = bounds_of(node)
-    computed = ((a, interval(a.define, bounds)) for a in node.axes if a.define is not None)
-    return not all(fits(within, a.lo, a.hi - 1) for a, within in computed)
 
 
 def _ends(box: Box) -> np.ndarray:

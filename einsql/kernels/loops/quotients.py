@@ -49,9 +49,6 @@ class Wraps(Points):
         starts: The statements at the start of each piece.
     """
 
-    cuts = True
-    """True if the innermost loop may be cut."""
-
     def __init__(
         self, node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool = False
     ) -> None:
@@ -74,7 +71,7 @@ class Wraps(Points):
     def wrap(self, e: Call) -> _Wrap | None:
         """The wrap that makes a quotient constant or a remainder linear within pieces, or None."""
         divisor = by_constant(e)
-        if not self.cuts or divisor is None or self.level_of(e) < self.depth:
+        if not self.has_ends or divisor is None or self.level_of(e) < self.depth:
             return None
         dividend = self.spelled_out(e.args[0])
         inner: list[_Wrap] = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from einsql.core.lazy_module import lazy_modules
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
-from einsql.ir.einsum.graph import Call, EinSum, Output, Value
+from einsql.ir.einsum.graph import EinSum, Output
 from einsql.kernels.kernel import Arrays, Kernel, Runner, Tick, ignoring
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.match import Factor, Product, is_safe_scale, product_of
@@ -37,75 +36,11 @@ WriteArray = Callable[[Page, Sequence[FieldSource]], str]
 
 STREAMED = 2**20
 """Points from which compiled loops are faster for operands that are read once."""
-_CONVERTED = (DType.FLOAT, DType.HALF, DType.BFLOAT16)
-AT_ONCE = 2**28
-"""Points up to which a sum is so short that it is not cut for cancellation."""
 
 
 def is_contraction(node: EinSum, output: Output) -> bool:
     """True if the output is a float sum of products of at most two operands."""
     return product_of(node, output) is not None
-
-
-def is_plain_sum(node: EinSum, output: Output) -> bool:
-    """True for a sum of one operand's values by loops, without a product."""
-    value = output.args[0]
-    if converts(output):
-        assert isinstance(value, Call)
-        (value,) = value.args
-    if not isinstance(value, Value) or output.dtype not in (DType.FLOAT, DType.DOUBLE):
-        return False
-    if value.dtype is output.dtype and _alternates(node, value.operand):
-        return False
-    labels = node.operands[value.operand].labels
-    summed = any(a.label not in node.keys for a in node.axes)
-    plain = value.dtype is output.dtype or value.dtype in _CONVERTED
-    return summed and plain and len(set(labels)) == len(labels)
-
-
-def converts(output: Output) -> bool:
-    """True if the argument is widened before the sum, which loops do on access."""
-    value = output.args[0]
-    return isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype in _CONVERTED
-
-
-def is_streamed(node: EinSum) -> bool:
-    """True if compiled loops run at memory bandwidth, and NumPy and BLAS do not.
-
-    These are products without a sum, and sums of one operand by its slowest key or over all of
-    it. NumPy is equally fast if it adds neighbours in DOUBLE.
-    """
-    if node.points < STREAMED or len(node.outputs) != 1:
-        return False
-    factors = product_of(node, node.outputs[0])
-    if factors is None:
-        return False
-    if len(node.keys) == len(node.axes):
-        return bool(factors.right)
-    labels = node.operands[factors.left[0].operand].labels
-    if not factors.right and _alternates(node, factors.left[0].operand):
-        return False
-    if factors.right or (node.keys and labels[0] not in node.keys):
-        return False
-    alike = len(set(labels)) == len(labels) and labels[-1] not in node.keys
-    (left,) = factors.left
-    kept = node.operands[left.operand].source.schema.dtype(left.field) is DType.DOUBLE
-    return not alike or not kept
-
-
-def _alternates(node: EinSum, operand: int) -> bool:
-    """True for sums along or over short rows within slower keys or sums.
-
-    `sums.py` processes them in memory order, in DOUBLE like compiled loops.
-    """
-    labels = node.operands[operand].labels
-    kept = [x in node.keys for x in labels]
-    row = prod(
-        node.axis(x).extent for n, x in enumerate(labels) if all(k is kept[-1] for k in kept[n:])
-    )
-    changes = sum(a is not b for a, b in pairwise(kept))
-    alone = len(set(labels)) == len(labels)
-    return alone and changes > 1 and sums.SHORT < row <= sums.LONGEST and node.points <= AT_ONCE
 
 
 def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
@@ -150,7 +85,9 @@ def _compiled(node: EinSum, factors: Product, compiles: bool) -> Runner:
         shape = node.schema.shape
         return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
-    compute, write = (_pair if factors.right else _single)(node, factors, work, compiles)
+    compute, write = (
+        _pair(node, factors, work, compiles) if factors.right else _single(node, factors, work)
+    )
     finish = _finish(node, factors, output.dtype.numpy)
     if factors.scalars:
         return _scaled(node, factors, compute, finish)
@@ -198,7 +135,6 @@ class _Load:
         axes: The other summed axes.
         work: The computation dtype; a single factor without a sum keeps its dtype.
         points: The number of elements before the sum.
-        compiles: Whether sums may be compiled.
     """
 
     side: Sequence[Factor]
@@ -208,7 +144,6 @@ class _Load:
     axes: tuple[int, ...]
     work: np.dtype
     points: int
-    compiles: bool
 
     def __call__(self, operands: Sequence[Arrays]) -> np.ndarray:
         array, work = self._one(operands, self.side[0]), self.work
@@ -216,7 +151,7 @@ class _Load:
             array = array.astype(work, copy=False)
             for factor in self.side[1:]:
                 array = array * self._one(operands, factor).astype(work, copy=False)
-        return sums.accurate_sum(array, self.axes, work, self.compiles) if self.axes else array
+        return sums.accurate_sum(array, self.axes, work) if self.axes else array
 
     def _one(self, operands: Sequence[Arrays], factor: Factor) -> np.ndarray:
         array = operands[factor.operand][factor.field]
@@ -238,17 +173,13 @@ class _Load:
             array = page.line(f"{array} * {known[factor]}")
         if not self.axes:
             return array
-        if self.points < (sums.ORDERED if self.work == np.float64 else sums.SMALL):
+        if self.points < (2 * sums.CHAIN if self.work == np.float64 else sums.SMALL):
             return sums.write_small_sum(page, array, self.axes, self.work)
-        total = (
-            f"{page.held(sums.accurate_sum, 'f')}({array}, {self.axes!r}, {page.held(self.work)}"
-        )
-        return page.line(f"{total}, {self.compiles})")
+        accurate = page.held(sums.accurate_sum, "f")
+        return page.line(f"{accurate}({array}, {self.axes!r}, {page.held(self.work)})")
 
 
-def _load(
-    node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype, compiles: bool
-) -> _Load:
+def _load(node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype) -> _Load:
     """Plans the reading of a side.
 
     Args:
@@ -256,7 +187,6 @@ def _load(
         side: The factors of one operand.
         gone: The summed labels.
         work: The computation dtype.
-        compiles: Whether sums may be compiled.
     """
     operand = node.operands[side[0].operand]
     order = tuple(dict.fromkeys(operand.labels))
@@ -270,17 +200,14 @@ def _load(
         axes=tuple(left.index(x) for x in gone if x in left),
         work=work,
         points=prod(node.axis(x).extent for x in order),
-        compiles=compiles,
     )
 
 
-def _single(
-    node: EinSum, factors: Product, work: np.dtype, compiles: bool
-) -> tuple[Compute, WriteArray]:
+def _single(node: EinSum, factors: Product, work: np.dtype) -> tuple[Compute, WriteArray]:
     labels = tuple(dict.fromkeys(node.operands[factors.left[0].operand].labels))
     kept = [k for k in node.keys if k in labels]
     summed = [x for x in labels if x not in kept]
-    load = _load(node, factors.left, summed, work, compiles)
+    load = _load(node, factors.left, summed, work)
     rest = [x for x in labels if x in kept]
     turn = tuple(rest.index(x) for x in kept)
     turned = "" if turn == tuple(range(len(turn))) else f".transpose({turn!r})"
@@ -324,9 +251,7 @@ def _pair(
         tuple(x for x in keys if x in in_a or x in in_b),
         {x: extent[x] for x in (*in_a, *in_b) if x not in gone_a and x not in gone_b},
     )
-    load_a, load_b = (
-        _load(node, side, gone, work, compiles) for side, gone in ((a, gone_a), (b, gone_b))
-    )
+    load_a, load_b = (_load(node, side, gone, work) for side, gone in ((a, gone_a), (b, gone_b)))
     is_summed = len(labels.extent) > len(labels.keys)
     product = (
         multiply.Multiplied(labels, work, compiles) if is_summed else rows.by_rows(labels, work)

@@ -1,45 +1,50 @@
-"""Segment reductions: rows are reduced in parallel by a computed key.
+"""Segment reductions: rows are reduced by a computed key.
 
-If there are few results, rows are added directly to their results. Otherwise rows are sorted
-first. Each thread owns segments, so that threads never wait and every sum has a fixed order.
+If there are few results, loops add rows directly to their results. Otherwise rows are sorted
+first, and loops run over the rows of each segment. Threads own segments, so that they never wait
+and every sum has a fixed order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from math import ceil
 
 import numpy as np
 
-from einsql.core.buffer_pool import contiguous, empty
-from einsql.core.records import dataclass
-from einsql.core.schema import DType
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import DataError
-from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Operand,
+    Output,
+    Value,
+    bigint,
+    call,
+    conj,
+    fresh,
+    operands_of,
+    with_operands,
+)
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, Runner, Tick
-from einsql.kernels.runtime import compile_cache, thread_pool
-from einsql.kernels.runtime.machine_code import Kernel
-from einsql.kernels.scalars import values_of
-from einsql.kernels.segments.rows import (
-    Numbers,
-    Rows,
-    inside,
-    numbering,
-    row_parts,
-    rows_of,
-    size,
-)
-from einsql.kernels.segments.scatter import pays, scattered
-from einsql.kernels.segments.source import (
-    ORDER,
-    Leaf,
-    can_spell,
-    running,
-    scattering_source,
-    sorting_source,
-)
+from einsql.kernels.loops.codegen import accumulator
+from einsql.kernels.loops.flatten_labels import flattened
+from einsql.kernels.loops.generated import Loops
+from einsql.kernels.loops.loop_cuts import Box
+from einsql.kernels.loops.loop_nest import Mode, Nest
+from einsql.kernels.runtime import compile_cache
+from einsql.kernels.scalars import labels_read
+from einsql.kernels.segments.rows import Numbers, Rows, inside, numbering, rows_of, size
 from einsql.kernels.vectorized.reductions import merge
 from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import is_presence
@@ -48,36 +53,98 @@ PIECE = 2**22
 """Values of one piece, a few milliseconds."""
 MOST = 2**28
 """Greatest number of segments for a counting sort with one counter per segment."""
+NEAR = 2**16
+"""Greatest number of running values of an output that fit a cache."""
+FILLED = 4
+"""Greatest ratio of running values to rows if they exceed the cache."""
+
+ORDER = """\
+import numpy as np
+from numba import njit, types
+from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
+
+
+@njit("boolean(Array(int64, 1, 'C', readonly=True), int64, int64[::1], int64[::1])",
+      no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def kernel(segments, count, starts, order):
+    '''Counts the rows of each segment and sorts rows by segment, in their order.
+
+    Rows outside [0, count) are left out. Returns whether rows were in order, and all in
+    a segment; `order` is not written then.
+    '''
+    least = np.int64(0)
+    ordered = True
+    for e in range(segments.shape[0]):
+        s = segments[e]
+        ordered &= least <= s
+        least = s
+        if np.uint64(s) < np.uint64(count):
+            starts[np.uintp(s + 1)] += 1
+        else:
+            ordered = False
+    for s in range(count):
+        starts[s + 1] += starts[s]
+    if ordered:
+        return True
+    room = borrow(8 * count)
+    free = at(room, np.int64)
+    for s in range(count):
+        free[s] = starts[s]
+    for e in range(segments.shape[0]):
+        s = segments[e]
+        if np.uint64(s) < np.uint64(count):
+            order[np.uintp(free[np.uintp(s)])] = e
+            free[np.uintp(s)] += 1
+    give_back(room)
+    return False
+"""
+"""A stable counting sort."""
 
 
 def compile_segments(node: EinSum) -> Runner | None:
     """Matches reductions over rows with a data-dependent key."""
     rows = rows_of(node)
-    if rows is None or all(o.reduction is None for o in node.outputs):
-        return None
-    if not any(a.label in node.keys for a in rows.derived):
+    if rows is None or not any(a.label in node.keys for a in rows.derived):
         return None
     segments = tuple(k for k in node.keys if k not in rows.features)
     if size(node, segments) > MOST or not all(map(_is_covered, node.outputs)):
         return None
-    reduced = tuple(o for o in node.outputs if not _is_count(o) and not is_presence(o))
-    leaves: list[Leaf] = []
-    for value in values_of(*(o.args[0] for o in reduced)):
-        leaf = _leaf(node, rows, value)
-        if leaf is None:
-            return None
-        leaves.append(leaf)
-    return _Segments(node, rows, segments, reduced, tuple(leaves)).run
+    return flattened(node, _compile)
 
 
 def _is_covered(o: Output) -> bool:
-    if is_presence(o) or _is_count(o):
-        return True
-    if o.where != TRUE or o.args[0].dtype is not o.dtype or not can_spell(o.args[0]):
+    """True if partial results of a segment can be merged."""
+    if o.reduction is None or REDUCTIONS[o.reduction].better is not None:
         return False
-    if o.dtype.is_float:
-        return o.reduction in ("sum", "product", "min", "max")
-    return o.reduction in ("min", "max") or (o.reduction == "sum" and o.dtype is DType.BIGINT)
+    return o.dtype.is_float or accumulator(o) is o.dtype
+
+
+def _compile(node: EinSum) -> Runner:
+    rows = rows_of(node)
+    assert rows is not None
+    segments = tuple(k for k in node.keys if k not in rows.features)
+    order = [*segments, *rows.features]
+    shape = [node.axis(x).extent if x in segments else 1 for x in order]
+    turn = [order.index(k) for k in node.keys]
+    by_row = [o for o in node.outputs if not (_is_count(o) or is_presence(o))]
+    ways = _Scattered if _scatters(node, rows) else _Sorted
+    reduction = ways(replace(node, outputs=tuple(by_row)), rows, segments)
+
+    def spread(o: Output, counts: np.ndarray) -> np.ndarray:
+        """A count or the presence of each segment, broadcast over the features."""
+        values = counts if _is_count(o) else counts > 0
+        if is_presence(o) and values.all():
+            return np.broadcast_to(True, node.schema.shape)
+        return np.broadcast_to(values.reshape(shape).transpose(turn), node.schema.shape)
+
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        try:
+            fields, counts = reduction.run(operands, tick)
+        except DataError:  # perhaps of a partial sum, not of the total
+            return compile_vector(node)(operands, tick)
+        return fields | {o.name: spread(o, counts) for o in node.outputs if o not in by_row}
+
+    return run
 
 
 def _is_count(o: Output) -> bool:
@@ -85,83 +152,131 @@ def _is_count(o: Output) -> bool:
     return o.reduction == "sum" and o.where == TRUE and o.dtype is DType.BIGINT and one
 
 
-def _leaf(node: EinSum, rows: Rows, value: Value) -> Leaf | None:
-    operand = node.operands[value.operand]
-    parts = row_parts(operand, rows)
-    if parts is None or (parts[1] and len(parts[1]) < len(rows.features)):
-        return None
-    names = [operand.labels[n] for n in parts[0]]
-    if not names:
-        return None
-    return Leaf(value, tuple(names) != rows.labels, bool(parts[1]))
+def _scatters(node: EinSum, rows: Rows) -> bool:
+    """True if adding rows to their results is faster than sorting them first."""
+    results, width = node.schema.size, size(node, rows.features)
+    return results <= NEAR or (width == 1 and results <= FILLED * size(node, rows.labels))
 
 
-_Job = tuple[Kernel, int, int, np.ndarray, Sequence[np.ndarray]]
-"""A kernel, the first segment, the exclusive end, the starts of segments, and the results."""
-
-Found = tuple[np.ndarray, list[np.ndarray]]
-"""The row count of each segment, and the flat reduced outputs: one row of features per segment."""
+Reduced = tuple[dict[str, np.ndarray], np.ndarray]
+"""The reduced outputs, and the number of rows of each segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A leaf's arguments: row numbers, elements between rows, and flat values."""
+class _Scattered:
+    """Adds rows to the results of their segments."""
 
-    numbers: np.ndarray
-    step: int
-    flat: np.ndarray
+    def __init__(self, node: EinSum, rows: Rows, segments: tuple[str, ...]) -> None:
+        rows_name = fresh("rows", [o.name for o in node.outputs])
+        counts = Output(rows_name, (bigint(1),), DType.BIGINT, "sum")
+        self.counts = counts.name
+        if not rows.features:
+            node = replace(node, outputs=(*node.outputs, counts))
+        self.reduce = Loops(node).run if node.outputs else None
+        self.count: Runner | None = None
+        if rows.features:
+            axes = tuple(a for a in node.axes if a.label not in rows.features)
+            used = {n for a in axes if a.define is not None for n in operands_of(a.define)}
+            self.used = sorted(used)
+            by_segment = replace(node, axes=axes, keys=segments, outputs=(counts,), hint=())
+            self.count = Loops(with_operands(by_segment, self.used)).run
+
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> Reduced:
+        """Reduces the rows."""
+        fields = {} if self.reduce is None else self.reduce(operands, tick)
+        if self.count is not None:
+            fields |= self.count([operands[n] for n in self.used], tick)
+        return fields, fields.pop(self.counts)
 
 
-class _Segments:
-    def __init__(
-        self,
-        node: EinSum,
-        rows: Rows,
-        segments: tuple[str, ...],
-        reduced: tuple[Output, ...],
-        leaves: tuple[Leaf, ...],
-    ) -> None:
+class _Sorted:
+    """Sorts rows by segment, and reduces segments in parallel."""
+
+    def __init__(self, node: EinSum, rows: Rows, segments: tuple[str, ...]) -> None:
         self.node, self.rows, self.segments = node, rows, segments
-        self.reduced, self.leaves = reduced, leaves
         self.numbers_of = numbering(node, rows)
         self.width = size(node, rows.features)
         self.count = size(node, segments)
+        self.total = size(node, rows.labels)
         order = [*segments, *rows.features]
         self.shape = tuple(node.axis(x).extent for x in order)
         self.turn = [order.index(k) for k in node.keys]
-        self.text: str | None = None
+        self.most = 2 * (self.total * self.width // PIECE)
 
-    def run(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
-        numbers = self.numbers_of(operands, tick)
-        at = self.places(numbers)
-        sources = [self.source(x, operands, numbers) for x in self.leaves]
-        arguments = [y for x in sources for y in (x.numbers, x.step, x.flat)]
-        scatter = pays(len(at), self.count, self.width if self.reduced else 1)
-        reduced = (self.scattered if scatter else self.sorted)(at, arguments, tick)
-        if reduced is None:  # integers beyond 64 bits
-            return compile_vector(self.node)(operands, tick)
-        counts, results = reduced
-        fields: dict[str, np.ndarray] = {}
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> Reduced:
+        """Reduces the rows."""
+        at = self.places(self.numbers_of(operands, tick))
+        starts, order = np.zeros(self.count + 1, np.int64), np.empty(len(at), np.int64)
+        if compile_cache.load(ORDER, tick)(at, self.count, starts, order):
+            order = np.arange(len(at))
+        counts = np.diff(starts)
+        if not self.node.outputs:
+            return {}, counts
+        long = np.flatnonzero(counts * self.width > 2 * PIECE)
+        rows = [*operands, {"row": order}]
+        ends = starts[:-1], starts[1:]
+        fields = self.reduce(self.whole, rows, ends, list(self.pieces(starts, long)), tick)
+        by_segment = {name: a.reshape(self.count, self.width) for name, a in fields.items()}
+        if long.size:
+            self.divide(rows, starts, long.tolist(), by_segment, tick)
+        fields = {
+            name: a.reshape(self.shape).transpose(self.turn) for name, a in by_segment.items()
+        }
+        return fields, counts
+
+    @cached_property
+    def whole(self) -> Loops:
+        """The loops over segments."""
+        return _over_sorted(self.node, self.rows, self.count)
+
+    @cached_property
+    def parts(self) -> Loops:
+        """The loops over parts of long segments, whose results are not rounded."""
+        outputs = tuple(replace(o, dtype=accumulator(o)) for o in self.node.outputs)
+        return _over_sorted(replace(self.node, outputs=outputs), self.rows, self.most)
+
+    def reduce(
+        self,
+        loops: Loops,
+        rows: Sequence[Arrays],
+        ends: tuple[np.ndarray, np.ndarray],
+        ranges: Sequence[tuple[int, int]],
+        tick: Tick,
+    ) -> dict[str, np.ndarray]:
+        """Reduces ranges of segments, in parallel."""
+        others = [(0, loops.node.axis(x).extent) for x in loops.nest.loops[1:]]
+        first, last = ends
+        boxes: list[Box] = [(part, *others) for part in ranges]
+        return loops.run([*rows, {"first": first, "last": last}], tick, boxes)
+
+    def divide(
+        self,
+        rows: Sequence[Arrays],
+        starts: np.ndarray,
+        long: Sequence[int],
+        by_segment: Mapping[str, np.ndarray],
+        tick: Tick,
+    ) -> None:
+        """Reduces long segments in parts, and merges the results."""
+        ends = np.zeros((2, self.most), np.int64)
+        numbers: list[slice] = []
+        stop = 0
+        for s in long:
+            size = int(starts[s + 1] - starts[s])
+            numbers.append(part := slice(stop, stop + ceil(size * self.width / PIECE)))
+            stop = part.stop
+            edges = starts[s] + size * np.arange(stop - part.start + 1) // (stop - part.start)
+            ends[0, part], ends[1, part] = edges[:-1], edges[1:]
+        pieces = [(n, n + 1) for n in range(stop)]
+        fields = self.reduce(self.parts, rows, (ends[0], ends[1]), pieces, tick)
         for o in self.node.outputs:
-            if _is_count(o):
-                fields[o.name] = self.spread(counts)
-            elif is_presence(o):
-                all_there = bool(counts.all())
-                fields[o.name] = self.spread(
-                    np.broadcast_to(True, counts.shape) if all_there else counts > 0
-                )
-        for o, values in zip(self.reduced, results, strict=True):
-            fields[o.name] = values.reshape(self.shape).transpose(self.turn)
-        return fields
-
-    def spread(self, each: np.ndarray) -> np.ndarray:
-        """One value per segment, broadcast over the features."""
-        lifted = each.reshape(self.shape[: len(self.segments)] + (1,) * len(self.rows.features))
-        return np.broadcast_to(lifted, self.shape).transpose(self.turn)
+            values = fields[o.name].reshape(self.most, self.width)
+            for s, part in zip(long, numbers, strict=True):
+                with np.errstate(over="ignore"):
+                    by_segment[o.name][s] = merge(o, [values[part]])[0]
 
     def places(self, numbers: Numbers) -> np.ndarray:
         """The segment of each row; rows outside [0, count) are ignored."""
-        at = self.positions(self.segments, numbers)
+        at = self.positions(numbers)
         missing: np.ndarray | None = None
         for a in self.rows.derived:
             if len(self.segments) > 1 or a.label not in self.segments:
@@ -170,13 +285,13 @@ class _Segments:
                     missing = ~here if missing is None else missing | ~here
         if missing is not None:
             at = np.where(missing, -1, at)
-        return np.ascontiguousarray(np.broadcast_to(at, (size(self.node, self.rows.labels),)))
+        return np.ascontiguousarray(np.broadcast_to(at, (self.total,)))
 
-    def positions(self, labels: Sequence[str], numbers: Numbers) -> np.ndarray:
-        """The flat position of each row along labels; the last label varies fastest."""
+    def positions(self, numbers: Numbers) -> np.ndarray:
+        """The flat position of each row's segment; the last label varies fastest."""
         extents = [self.node.axis(x).extent for x in self.rows.labels]
         at = np.zeros(1, np.int64)
-        for x in labels:
+        for x in self.segments:
             a = self.node.axis(x)
             if x in numbers:
                 values = numbers[x] - a.lo if a.lo else numbers[x]
@@ -184,72 +299,8 @@ class _Segments:
                 place = self.rows.labels.index(x)
                 lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
                 values = np.broadcast_to(lifted, extents).reshape(-1)
-            at = values if len(labels) == 1 else at * a.extent + values
+            at = values if len(self.segments) == 1 else at * a.extent + values
         return at
-
-    def scattered(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
-        sizes = self.count, self.width if self.reduced else 1
-
-        if self.text is None:
-            self.text = scattering_source(self.reduced, self.leaves, sizes)
-        return scattered(self.text, self.reduced, at, sizes, arguments, tick)
-
-    def sorted(self, at: np.ndarray, arguments: Sequence[object], tick: Tick) -> Found | None:
-        """Sorts rows by segment, and reduces segments in parallel."""
-        starts, order = np.zeros(self.count + 1, np.int64), np.empty(len(at), np.int64)
-        if compile_cache.load(ORDER, tick)(at, self.count, starts, order):
-            order = np.arange(len(at))
-        results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
-        if self.reduced and not self.reduce(starts, order, arguments, results, tick):
-            return None
-        return np.diff(starts), results
-
-    def reduce(
-        self,
-        starts: np.ndarray,
-        order: np.ndarray,
-        arguments: Sequence[object],
-        results: Sequence[np.ndarray],
-        tick: Tick,
-    ) -> bool:
-        """Reduces sorted rows to flat results; long segments in parts.
-
-        Returns:
-            False if a partial sum of integers exceeded BIGINT.
-        """
-        width = self.width
-        long = np.flatnonzero(np.diff(starts) * width > 2 * PIECE)
-        kernel = compile_cache.load(sorting_source(self.reduced, self.leaves), tick)
-        jobs: list[_Job] = [
-            (kernel, lo, hi, starts, results) for lo, hi in self.pieces(starts, long)
-        ]
-        divided: list[tuple[int, list[np.ndarray]]] = []
-        if long.size:  # partial sums of long segments are not rounded
-            running_ = [replace(o, dtype=running(o)) for o in self.reduced]
-            kernel = compile_cache.load(sorting_source(running_, self.leaves), tick)
-            for s in long.tolist():
-                rows = int(starts[s + 1] - starts[s])
-                count = ceil(rows * width / PIECE)
-                edges = starts[s] + rows * np.arange(count + 1) // count
-                parts = [empty((count * width,), o.dtype.numpy) for o in running_]
-                divided.append((s, parts))
-                jobs += [(kernel, n, n + 1, edges, parts) for n in range(count)]
-        failed: list[int] = []
-
-        def work(job: _Job) -> None:
-            kernel, lo, hi, edges, into = job
-            if kernel(lo, hi, edges, order, width, *arguments, *into):
-                failed.append(lo)
-
-        thread_pool.run(work, jobs, len(jobs), tick)
-        try:
-            for s, parts in divided:
-                for o, part, result in zip(self.reduced, parts, results, strict=True):
-                    with np.errstate(over="ignore"):
-                        result[s * width : (s + 1) * width] = merge(o, [part.reshape(-1, width)])[0]
-        except DataError:  # partial sums, not the total
-            return False
-        return not failed
 
     def pieces(self, starts: np.ndarray, long: np.ndarray) -> Iterator[tuple[int, int]]:
         """Ranges of segments with similar work, without long segments."""
@@ -260,23 +311,72 @@ class _Segments:
         alone = set(long.tolist())
         yield from (piece for piece in pairwise(ends) if piece[0] not in alone)
 
-    def source(self, leaf: Leaf, operands: Sequence[Arrays], numbers: Numbers) -> _Source:
-        """A leaf's values in C order, with the row's labels before the features."""
-        operand = self.node.operands[leaf.value.operand]
-        parts = row_parts(operand, self.rows)
-        assert parts is not None
-        axes = {n: self.node.axis(operand.labels[n]) for n in range(len(operand.labels))}
-        keys = operand.source.schema.keys
-        cut = tuple(slice(axes[n].lo - k.lo, axes[n].hi - k.lo) for n, k in enumerate(keys))
-        by_name = {operand.labels[n]: n for n in parts[1]}
-        turn = [*parts[0], *(by_name[x] for x in self.rows.features if x in by_name)]
-        field = operands[leaf.value.operand][leaf.value.field]
-        table = contiguous(field[cut].transpose(turn))
-        width = self.width if leaf.wide else 1
-        flat = table.reshape(-1)
-        flat = flat.view()
-        flat.flags.writeable = False
-        if not leaf.found:
-            return _Source(np.zeros(0, np.int64), width, flat)
-        at = self.positions([operand.labels[n] for n in parts[0]], numbers)
-        return _Source(np.ascontiguousarray(at), width, flat)
+
+def _over_sorted(node: EinSum, rows: Rows, count: int) -> Loops:
+    """Creates loops over segments, and over the sorted rows of each.
+
+    Args:
+        node: The node, with keys computed for each row.
+        rows: The labels of its rows.
+        count: The number of segments.
+
+    Returns:
+        The loops. Their last two operands are the sorted rows, and the ends of segments in them.
+    """
+    segment, place = (fresh(x, [a.label for a in node.axes]) for x in ("segment", "place"))
+    total, numbers = size(node, rows.labels), len(node.operands)
+    needed = _needed(node)
+    axes = [Axis(segment, 0, count), Axis(place, 0, total)]
+    row, step = Value(numbers, "row", DType.BIGINT), total
+    for label in rows.labels:
+        axis = node.axis(label)
+        step //= axis.extent
+        digit: Expr = _whole("idiv", row, step) if step > 1 else row
+        if step * axis.extent < total:
+            digit = _whole("mod", digit, axis.extent)
+        if label in needed:
+            axes.append(replace(axis, define=_whole("add", digit, axis.lo)))
+    axes += [a for a in node.axes if a.label in needed and a.label not in rows.labels]
+    first, last = (Value(numbers + 1, x, DType.BIGINT) for x in ("first", "last"))
+    within = conj(
+        call("le", DType.BOOLEAN, first, Label(place)),
+        call("lt", DType.BOOLEAN, Label(place), last),
+    )
+    operands = (
+        *node.operands,
+        _numbers(place, total, row),
+        _numbers(segment, count, first, last),
+    )
+    keys = (segment, *rows.features)
+    sorted_node = replace(
+        node, axes=tuple(axes), operands=operands, guard=within, keys=keys, hint=()
+    )
+    *outer, inner = rows.features or (place,)
+    if not rows.features:
+        return Loops(sorted_node, Nest((segment, place), 1, Mode.REGISTERS, carry=False))
+    nest = Nest((segment, *outer, place, inner), 1 + len(outer), Mode.ROW, carry=False)
+    return Loops(sorted_node, nest)
+
+
+def _whole(fn: str, number: Expr, other: int) -> Expr:
+    return call(fn, DType.BIGINT, number, bigint(other))
+
+
+def _numbers(label: str, extent: int, *fields: Value) -> Operand:
+    """An operand of BIGINT fields with one key."""
+    values = tuple(Field(v.field, v.dtype) for v in fields)
+    return Operand(Input(label, Schema((Key(label, 0, extent),), values)), (label,))
+
+
+def _needed(node: EinSum) -> set[str]:
+    """The labels on which the outputs of a node depend, and the features."""
+    derived = {a.label: a.define for a in node.axes if a.define is not None}
+    rows = rows_of(node)
+    needed = set(rows.features) if rows is not None else set()
+    todo = set().union(*(labels_read(node, e) for o in node.outputs for e in (*o.args, o.where)))
+    while todo - needed:
+        x = (todo - needed).pop()
+        needed.add(x)
+        define = derived.get(x)
+        todo |= labels_read(node, define) if define is not None else set()
+    return needed

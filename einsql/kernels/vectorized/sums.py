@@ -1,8 +1,7 @@
-"""Float sums over axes, fast and at least as accurate as pairwise summation.
+"""Float sums over axes, at least as accurate as pairwise summation.
 
-NumPy sums pairwise only along the innermost axis in memory, adds rows to each other otherwise,
-and is slow for short rows. This module adds at most `SHORT` terms one after another in the
-array's type. The partial sums, which are much fewer, are added in float64.
+FLOAT is added in float64. NumPy sums pairwise only along the innermost axis in memory, and adds
+rows to each other otherwise, so long sums of DOUBLE are split.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from math import prod
 import numpy as np
 
 from einsql.core.source_writer import Page
-from einsql.kernels.runtime import blas, compile_cache, thread_pool
-from einsql.kernels.runtime.row_sums import plane_sums, row_sums
+from einsql.kernels.kernel import no_progress
+from einsql.kernels.runtime import thread_pool
 
 SPREAD = 2**20
 """Elements from which several threads pay."""
@@ -21,45 +20,28 @@ PIECE = 2**24
 """Greatest number of elements of a thread's piece."""
 SMALL = 2**12
 """Elements below which one NumPy call sums in float64."""
-ORDERED = 2**11
-"""Greatest number of DOUBLE terms that are added one after another, to bound the error."""
 CHAIN = 2**9
 """DOUBLE terms added one after another in long sums over distant rows."""
-PLANES = 16
-"""Number of rows that are added one after another in float32."""
-WIDE = 32
-"""Row length from which a compiled kernel adds rows to each other."""
-LONGEST = 2**10
-"""Row length up to which a compiled kernel sums along rows, in several lanes."""
-SHORT = 64
-"""Row length up to which BLAS sums rows, in several lanes."""
-MIDDLE = 2**11
-"""Row bytes up to which np.einsum is faster than BLAS; it is less accurate for longer rows."""
 
 
-def accurate_sum(
-    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool = False
-) -> np.ndarray:
+def accurate_sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Sums an array over axes.
 
     Args:
         array: Any real array, of any strides.
         axes: The summed axes, at least one.
         dtype: The type of the result, float32 or float64.
-        compiles: Whether large arrays may be summed by compiled kernels.
 
     Returns:
         The sums over the remaining axes, which keep their order; no sum is -0.0.
     """
-    compiles = compiles and array.size >= SPREAD
+    exact = dtype == np.float64
     spread = array.size >= SPREAD and thread_pool.threads() > 1
-    sums = (_spread if spread else _sum)(array, axes, dtype, compiles).astype(dtype, copy=False)
+    sums = (_spread if spread else add_up)(array, axes, exact).astype(dtype, copy=False)
     return from_zero(sums, out=sums)  # NumPy's sum of -0.0 alone is -0.0
 
 
-def _spread(
-    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool
-) -> np.ndarray:
+def _spread(array: np.ndarray, axes: tuple[int, ...], exact: bool) -> np.ndarray:
     """Sums on all threads: cuts the result, or the sum if the result is small."""
     kept = [n for n in range(array.ndim) if n not in axes]
     # The slowest axis in memory, so that pieces are contiguous.
@@ -71,120 +53,19 @@ def _spread(
     shape = tuple(array.shape[n] for n in kept)
     cuts_sum = axis in axes
     if cuts_sum and prod(shape) * parts > array.size // 8:
-        return _sum(array, axes, dtype, compiles)
-    out = np.empty((parts, *shape) if cuts_sum else shape, np.float64 if cuts_sum else dtype)
-    hurries = compile_cache.hurries()
+        return add_up(array, axes, exact)
+    out = np.empty((parts, *shape) if cuts_sum else shape)
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
-        with compile_cache.Hurrying(hurries):
-            part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
+        part = add_up(array[(slice(None),) * axis + (piece,)], axes, exact)
         if cuts_sum:
             out[n] = part
         else:
             out[(slice(None),) * kept.index(axis) + (piece,)] = part
 
-    with blas.OneThread():
-        thread_pool.run(work, range(parts), parts, lambda done: None)
-    if not cuts_sum:
-        return out
-    return np.asarray(np.add.reduce(out, axis=0))
-
-
-def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
-    """The same as `accurate_sum` on the calling thread, before rounding to the type."""
-    exact = dtype == np.float64
-    if array.size < SMALL and (not exact or array.size <= ORDERED or _is_pairwise(array, axes)):
-        return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0))
-    if array.dtype != dtype:
-        return add_up(array, axes, exact)
-    order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
-    flat = array.transpose(order)
-    gone = [n in axes for n in order]
-    if flat.flags.c_contiguous and flat.flags.aligned:
-        sums = _contiguous(flat, gone, compiles, exact)
-    else:
-        sums = _strided(flat, gone, exact)
-    kept = [n for n in order if n not in axes]
-    turn = sorted(range(len(kept)), key=kept.__getitem__)
-    return sums.transpose(turn)
-
-
-def _is_pairwise(array: np.ndarray, axes: tuple[int, ...]) -> bool:
-    """True if NumPy reads the array as one row, which it sums pairwise."""
-    return len(axes) == array.ndim and array.flags.c_contiguous
-
-
-def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool, exact: bool) -> np.ndarray:
-    """Sums the axes marked `gone` of an array in C order."""
-    rows = array.ndim  # the axes from here on are all summed
-    while rows and gone[rows - 1]:
-        rows -= 1
-    if rows < array.ndim:
-        part = _rows(array.reshape(-1, prod(array.shape[rows:])), compiles)
-        return _rest(part.reshape(array.shape[:rows]), gone[:rows], exact)
-    stop = rows  # the last axes that are summed are those from start to stop
-    while not gone[stop - 1]:
-        stop -= 1
-    start = stop
-    while start and gone[start - 1]:
-        start -= 1
-    shape = array.shape
-    stacks = array.reshape(prod(shape[:start]), prod(shape[start:stop]), prod(shape[stop:]))
-    part = _planes(stacks, compiles).reshape(shape[:start] + shape[stop:])
-    return _rest(part, gone[:start] + gone[stop:], exact)
-
-
-def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
-    if compiles and SHORT < matrix.shape[1] <= LONGEST:
-        sums = row_sums(matrix)
-        if sums is not None:
-            return sums
-    if matrix.shape[1] <= SHORT:
-        with blas.undisturbed:
-            return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
-    if matrix.shape[1] * matrix.itemsize <= MIDDLE:
-        return np.asarray(np.einsum("ij->i", matrix))
-    return np.asarray(np.add.reduce(matrix, axis=1))
-
-
-def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
-    """Sums along the middle axis by adding complete planes of rows."""
-    lead, rows, width = stacks.shape
-    exact = stacks.dtype == np.float64
-    if exact and rows > 2 * CHAIN:  # planes of partial sums
-        even = rows // CHAIN * CHAIN
-        blocks = stacks[:, :even].reshape(lead, -1, CHAIN, width, copy=False)
-        part = np.empty((lead, even // CHAIN, width))
-        for n in range(lead):
-            part[n] = _planes(blocks[n], compiles)
-        sums = _planes(part, compiles)
-        return sums + _planes(stacks[:, even:], compiles) if even < rows else sums
-    if compiles and width >= WIDE:
-        by_kernel = plane_sums(stacks)
-        if by_kernel is not None:
-            return by_kernel
-    if rows <= PLANES or exact:
-        return np.asarray(np.add.reduce(stacks, axis=1))
-    even = rows // PLANES * PLANES
-    # A copy of an incomplete stack costs less than adding short rows.
-    planes = stacks[:, :even].reshape(lead, PLANES, even // PLANES, width)
-    part = np.add.reduce(np.add.reduce(planes, axis=1), axis=1, dtype=np.float64)
-    if even < rows:
-        part += np.add.reduce(stacks[:, even:], axis=1, dtype=np.float64)
-    return np.asarray(part)
-
-
-def _strided(array: np.ndarray, gone: list[bool], exact: bool) -> np.ndarray:
-    """Sums over rows that are not adjacent in memory; the last axis is innermost."""
-    if gone[-1] and array.shape[-1] >= PLANES:
-        array, gone = np.add.reduce(array, axis=-1), gone[:-1]
-    return _rest(array, gone, exact)
-
-
-def _rest(array: np.ndarray, gone: list[bool], exact: bool) -> np.ndarray:
-    axes = tuple(n for n, summed in enumerate(gone) if summed)
-    return add_up(array, axes, exact) if axes else array
+    thread_pool.run(work, range(parts), parts, no_progress)
+    return np.asarray(np.add.reduce(out, axis=0)) if cuts_sum else out
 
 
 def add_up(array: np.ndarray, axes: tuple[int, ...], exact: bool) -> np.ndarray:

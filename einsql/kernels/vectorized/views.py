@@ -55,28 +55,24 @@ class Seen:
         return array if self.lift is None else np.broadcast_to(array[self.lift], self.shape)
 
 
-def write_view(page: Page, view: View | None, name: str, repeats: bool = True) -> str:
+def write_view(page: Page, view: View | None, name: str) -> str:
     """Writes a view of an array.
 
     Args:
         page: The generated function.
         view: The view; None for the unchanged array.
         name: The array's name.
-        repeats: Whether the array is broadcast, instead of only getting axes of length 1.
 
     Returns:
         The name of the view.
     """
     text = name
-    if isinstance(view, Repeated) and not repeats:
-        return name
     if isinstance(view, Seen):
         text = text if view.part is None else f"{text}[{page.held(view.part)}]"
         text = _turned(page, view.arrange, text)
         if view.lift is not None:
-            text = f"{text}[{page.held(view.lift)}]"
-            if repeats:
-                text = f"{page.held(np.broadcast_to, 'f')}({text}, {view.shape!r})"
+            lifted = f"{text}[{page.held(view.lift)}]"
+            text = f"{page.held(np.broadcast_to, 'f')}({lifted}, {view.shape!r})"
     else:
         text = _turned(page, view, text)
     return name if text == name else page.line(text)
