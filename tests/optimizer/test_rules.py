@@ -346,6 +346,23 @@ def test_a_condition_on_keys_stays_known_behind_a_sum() -> None:
     assert all(n.guard == causal for n in found)
 
 
+def test_a_reader_of_a_repeated_value_reads_the_value() -> None:
+    """A product that carries a bias as MAX(c.val) is left alone, and the bias is added after."""
+    z = tensor("z", (0, 4))
+    bias = Output("bias", (val(2),), D, "max")
+    product = einsum(
+        "ik,kj,j->ij", X, Y, z, value=times(val(0), val(1)), reduction="sum", extra=(bias,)
+    )
+    both = call("add", D, val(0), Value(0, "bias", D))
+    inner, outer = (
+        n
+        for n in walk(check(einsum("ij->ij", product, value=both), 0).root)
+        if isinstance(n, EinSum)
+    )
+    assert [o.source for o in inner.operands] == [X, Y]
+    assert {o.source: o.labels for o in outer.operands} == {inner: ("i", "j"), z: ("j",)}
+
+
 def test_a_count_over_a_dense_domain_is_a_constant() -> None:
     node = only(optimize(counting()).root)
     assert node.outputs == (Output("val", (Const(4, I64),), I64),)

@@ -34,6 +34,9 @@ WANTED: dict[str, Callable[[Array, int], Array]] = {
     "layer_norm(x, {}, 0.5)": lambda x, n: (
         (x - x.mean(n, keepdims=True)) / np.sqrt(x.var(n, keepdims=True) + 0.5)
     ),
+    "layer_norm(x, {}, eps := 1e-3)": lambda x, n: (
+        (x - x.mean(n, keepdims=True)) / np.sqrt(x.var(n, keepdims=True) + 1e-3)
+    ),
     "rms_norm(x, {}, eps := 0.25)": lambda x, n: x / np.sqrt((x * x).mean(n, keepdims=True) + 0.25),
 }
 
@@ -106,10 +109,31 @@ def test_adam_is_as_exact_as_what_it_is_given(con: einsql.Connection, t: int) ->
     for dtype, error in ((np.float64, 1e-14), (np.float32, 3e-7), (np.float16, 1e-3)):
         con.register("m", m.astype(dtype), dims=("i",))
         con.register("v", v.astype(dtype), dims=("i",))
-        sql = "SELECT i, adam(m.val, v.val, ?, 0.05) AS val FROM m JOIN v USING (i)"
+        call = "adam(m.val, v.val, ?, 0.05, eps := 1e-8)"  # the literal is a DOUBLE
+        sql = f"SELECT i, {call} AS val FROM m JOIN v USING (i)"
         got = con.execute(sql, [t]).fetch_numpy()
         assert got.dtype == (np.float32 if dtype is np.float16 else dtype)
         np.testing.assert_allclose(got, wanted, rtol=error)
+
+
+def test_a_constant_has_the_type_in_which_a_tensor_is_computed(con: einsql.Connection) -> None:
+    con.register("half", X.astype(np.float16), ("b", "i", "j"))
+    con.register("double", X.astype(np.float64), ("b", "i", "j"))
+    for name, dtype in (("x", np.float32), ("half", np.float32), ("double", np.float64)):
+        for call in (f"rms_norm({name}, j, ?)", f"layer_norm({name}, j, eps := ?)"):
+            sql = f"SELECT b, i, j, val FROM {call}"
+            assert con.execute(sql, [1e-12]).fetch_numpy().dtype == dtype
+
+
+def test_cast_to_type_takes_the_type_of_a_value() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TABLE t AS SELECT 'a' AS n, 2.5::FLOAT AS v")  # DuckDB runs the second
+    con.register("x", np.ones(1, np.float32), ("i",))
+    for source in ("x", "t"):
+        value = "val" if source == "x" else "v"
+        typed = f"cast_to_type(1.5, {value}), cast_to_type(2.5, 1), cast_to_type('3', {value})"
+        result = con.execute(f"SELECT {typed} FROM {source}")
+        assert result.fetchall() == [(1.5, 3, 3.0)]
 
 
 def test_a_macro_of_the_users_comes_first(con: einsql.Connection) -> None:
@@ -124,6 +148,7 @@ def test_a_macro_of_the_users_comes_first(con: einsql.Connection) -> None:
 
 def test_they_are_there_where_duckdb_runs(con: einsql.Connection) -> None:
     con.execute("CREATE TABLE t AS SELECT 'a' AS n, -1.5 AS v")
+    assert con.execute("SELECT n, adam(v, v * v, 1) FROM t").fetchall()[0][1] < 0
     sql = "SELECT n, relu(v) FROM t UNION ALL SELECT 'z', SUM(val) FROM softmax(line, j)"
     rows = con.execute(sql + " ORDER BY 1").fetchall()
     assert [(n, round(float(v), 5)) for n, v in rows] == [("a", 0), ("z", 1)]

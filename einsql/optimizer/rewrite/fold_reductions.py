@@ -178,7 +178,7 @@ def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: Abstract
 
 
 def read_known(node: EinSum) -> EinSum:
-    """Replaces operand fields that are constants or conditions on keys alone."""
+    """Replaces operand fields that are constants, conditions on keys alone, or other fields."""
     known: dict[tuple[int, str], Expr] = {}
     operands = list(node.operands)
     read = {
@@ -190,7 +190,11 @@ def read_known(node: EinSum) -> EinSum:
             for o in source.outputs:
                 if (n, o.name) not in read:
                     continue
-                expr = constant(source, o) or _condition(source, o, operand.labels, operands)
+                expr = (
+                    constant(source, o)
+                    or _condition(source, o, operand.labels, operands)
+                    or _repeated(source, o, operand.labels, operands)
+                )
                 if expr is not None:
                     known[n, o.name] = expr
     if not known:
@@ -230,6 +234,33 @@ def _condition(
             operands.append(scalar)
     condition = renumber(condition, {n: operands.index(scalar) for n, scalar in scalars.items()})
     return relabel(condition, dict(zip(source.keys, labels, strict=True)))
+
+
+def _repeated(
+    source: EinSum, o: Output, labels: tuple[str, ...], operands: list[Operand]
+) -> Expr | None:
+    """The value that an idempotent reduction repeats: it has no summed label.
+
+    A product of the same node then need not compute the reduction at each of its points.
+
+    Args:
+        source: The node of the reduction.
+        o: The reduction.
+        labels: The labels with which the reader reads the node.
+        operands: The reader's operands; the value's operand is added.
+    """
+    if o.reduction is None or len(o.args) != 1 or not source.reduced:
+        return None
+    value, reduction = o.args[0], REDUCTIONS[o.reduction]
+    if not (isinstance(value, Value) and value.dtype is o.dtype and reduction.idempotent):
+        return None
+    read, label = source.operands[value.operand], dict(zip(source.keys, labels, strict=True))
+    if not set(read.labels) <= label.keys() or not _group_exists(source, o.where):
+        return None
+    operand = Operand(read.source, tuple(label[x] for x in read.labels))
+    if operand not in operands:
+        operands.append(operand)
+    return replace(value, operand=operands.index(operand))
 
 
 def drop_unseen(node: EinSum) -> EinSum:
@@ -325,7 +356,7 @@ def _without_proven(root: Node) -> Node:
 
 FOLD_REDUCTIONS = Rule(
     "fold-reductions",
-    "Σ_{i<n} c = n·c for integers;  ⊕_{i<n} x = x for idempotent ⊕, n > 0;  "
+    "Σ_{i<n} c = n·c for integers;  ⊕_{i<n} x = x for idempotent ⊕, n > 0, also for its readers;  "
     "⊕{x} = x;  a flag that is TRUE everywhere, or known from the key, is no data",
     node=fold_reductions,
     graph=drop_proven_flags,

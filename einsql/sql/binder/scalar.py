@@ -22,7 +22,7 @@ from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.parser.long_literals import LEAST, STAND_IN
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.parser.sql_text import text
-from einsql.sql.typing.casts import Decimal
+from einsql.sql.typing.casts import Decimal, SqlType
 from einsql.sql.typing.typed_expr import (
     NULL,
     Typed,
@@ -221,10 +221,12 @@ class ScalarBinder:
 
     def cast(self, node: exp.Expr) -> Typed:
         """CAST(x AS type) and x::type."""
-        target = literals.parse_type(node.args["to"])
-        if isinstance(node.this, exp.Literal) and node.this.is_string:
-            return literals.read_text(node.this.name, target)
-        bound = self.bind(node.this)
+        return self._cast(node.this, literals.parse_type(node.args["to"]))
+
+    def _cast(self, node: exp.Expr, target: SqlType) -> Typed:
+        if isinstance(node, exp.Literal) and node.is_string and target is not None:
+            return literals.read_text(node.name, target)
+        bound = self.bind(node)
         if isinstance(target, Decimal):  # the width of a DECIMAL is proven for constants only
             bound = replace(bound, value=self.env.parameters.constants(bound.value))
         return replace(convert(bound, target), literal=False)
@@ -247,6 +249,8 @@ class ScalarBinder:
         match name, args:
             case "sigmoid", [arg]:
                 return functions.sigmoid(self.bind(arg), self.env.float_stays)
+            case "cast_to_type", [arg, like]:
+                return self._cast(arg, self.bind(like).type)
             case "stop_gradient", [arg]:
                 return functions.stopped(self.bind(arg))
             case "square", [arg]:

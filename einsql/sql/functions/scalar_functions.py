@@ -57,6 +57,7 @@ FUNCTION_NAMES = sorted(
         "stop_gradient",
         "pi",
         "cast",
+        "cast_to_type",
         "ln",
     }
 )

@@ -15,7 +15,8 @@ from einsql.sql.macros.macros import MAY_CROSS, Macro
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro
 
-# Internal columns have names that keys do not have by chance.
+# Internal columns have names that keys do not have by chance. Constants are cast to the type in
+# which a tensor is computed, because a literal such as 1e-12 is a DOUBLE.
 _TEXTS = (
     """CREATE MACRO softmax(x, axis) AS TABLE
 WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS "#top" FROM x GROUP BY ALL),
@@ -32,10 +33,12 @@ SELECT _low.* REPLACE (_low.val - _sum."#sum" AS val) FROM _low NATURAL JOIN _su
 WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val) AS "#mean" FROM x GROUP BY ALL),
 _low AS (SELECT x.* REPLACE (x.val - _mean."#mean" AS val) FROM x NATURAL JOIN _mean),
 _var AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS "#var" FROM _low GROUP BY ALL)
-SELECT _low.* REPLACE (_low.val / SQRT(_var."#var" + eps) AS val) FROM _low NATURAL JOIN _var""",
+SELECT _low.* REPLACE (_low.val / SQRT(_var."#var" + CAST_TO_TYPE(eps, _var."#var")) AS val)
+FROM _low NATURAL JOIN _var""",
     """CREATE MACRO rms_norm(x, axis, eps := 0.000001) AS TABLE
 WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS "#mean" FROM x GROUP BY ALL)
-SELECT x.* REPLACE (x.val / SQRT(_mean."#mean" + eps) AS val) FROM x NATURAL JOIN _mean""",
+SELECT x.* REPLACE (x.val / SQRT(_mean."#mean" + CAST_TO_TYPE(eps, _mean."#mean")) AS val)
+FROM x NATURAL JOIN _mean""",
     """CREATE MACRO attention(q, k, v, t, d) AS TABLE
 WITH _score AS (
   SELECT * EXCLUDE (d, "#q", "#k"), SUM("#q" * "#k") / SQRT(SUM(COALESCE(1, "#q"))) AS val
@@ -54,7 +57,8 @@ FROM _weight NATURAL JOIN (SELECT * RENAME (val AS "#v") FROM v) GROUP BY ALL"""
 AS m * (COALESCE(CAST(rate / (1 - POW(decay, t)) AS FLOAT), m) + CAST(
     rate / (1 - POW(decay, t)) - CAST(rate / (1 - POW(decay, t)) AS FLOAT) AS FLOAT))
   / (SQRT(v * (COALESCE(CAST(1 / (1 - POW(decay2, t)) AS FLOAT), v) + CAST(
-    1 / (1 - POW(decay2, t)) - CAST(1 / (1 - POW(decay2, t)) AS FLOAT) AS FLOAT))) + eps)""",
+    1 / (1 - POW(decay2, t)) - CAST(1 / (1 - POW(decay2, t)) AS FLOAT) AS FLOAT)))
+    + CAST_TO_TYPE(eps, SQRT(v)))""",
 )
 
 

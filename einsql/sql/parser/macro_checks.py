@@ -15,7 +15,7 @@ from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.parser.dialect import parsed
 from einsql.sql.parser.positions import position
 
-_INLINED = ("sigmoid", "square", "stop_gradient")
+_INLINED = ("cast_to_type", "sigmoid", "square", "stop_gradient")
 """Functions that the scalar binder expands."""
 
 
