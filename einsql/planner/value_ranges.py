@@ -38,10 +38,27 @@ class RangeCondition:
     store: Store
 
     def holds(self, inputs: Mapping[str, Fields], tick: Tick) -> bool:
-        """Whether the present values are within the bounds; False if their range is unknown."""
+        """Whether the values are within the bounds; False if their range is unknown.
+
+        Present values are read only if the declared range is wider, or if there is none.
+        """
+        declared = _declared_range(self.dependency, self.field, self.store)
+        if declared is not None and self.least <= declared[0] and declared[1] <= self.most:
+            return True
         fields = inputs[self.dependency.name]
         present = _range_now(self.dependency, self.field, fields, self.store)
         return present is not None and self.least <= present[0] and present[1] <= self.most
+
+
+def _declared_range(dependency: Dependency, field: str, store: Store) -> Range | None:
+    """The range that the CHECK of a stored tensor declares for a field, or None."""
+    if type(dependency) is not TensorDependency:
+        return None
+    tensor = store.objects.get(dependency.tensor)
+    if not isinstance(tensor, Tensor):
+        return None
+    dtype = tensor.relation.schema.dtype
+    return next((c.within(dtype(field)) for c in tensor.checks if c.column == field), None)
 
 
 def _range_now(dependency: Dependency, field: str, fields: Fields, store: Store) -> Range | None:
@@ -66,7 +83,7 @@ def ranges_of(
     conditions: list[Probe | RangeCondition],
     store: Store,
 ) -> Ranges:
-    """The present ranges of a statement's inputs.
+    """The declared and the present ranges of a statement's inputs.
 
     Args:
         dependencies: The inputs; further ones may be added later.
@@ -77,6 +94,9 @@ def ranges_of(
 
     def dependency_of(node: Input) -> Dependency:
         return next(d for d in dependencies if d.name == node.name)
+
+    def declared(node: Input, field: str) -> Range | None:
+        return _declared_range(dependency_of(node), field, store) if node.name in inputs else None
 
     def range_now(node: Input, field: str) -> Range | None:
         fields = inputs.get(node.name)
@@ -89,4 +109,4 @@ def ranges_of(
         if condition not in conditions:
             conditions.append(condition)
 
-    return Ranges(range_now, rely_on)
+    return Ranges((declared, range_now), rely_on)

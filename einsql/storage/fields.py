@@ -22,9 +22,9 @@ class Term:
     """A condition on the keys that `Fields.count` counts.
 
     Attributes:
-        name: A flag, or a field without negative values.
+        name: A flag or an integer field.
         holds: Whether the field must exceed `above`, or must not exceed it.
-        above: An integer; a flag exceeds 0 where it is true.
+        above: An integer of the field's type; a flag exceeds 0 where it is true.
     """
 
     name: str
@@ -264,7 +264,8 @@ def count_keys(fields: Mapping[str, np.ndarray], terms: Sequence[Term]) -> int:
     if len(terms) == 1:
         (term,) = terms
         stored = distinct(fields[term.name])
-        count = int(np.count_nonzero(stored if term.above == 0 else stored > term.above))
+        is_flag = stored.dtype == np.bool_
+        count = int(np.count_nonzero(stored if is_flag else stored > term.above))
         count = count if term.holds else stored.size - count
         return count * (fields[term.name].size // stored.size) if count else 0
     met = [(fields[t.name] > t.above) == t.holds for t in terms]

@@ -11,6 +11,7 @@ from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
+    from einsql.core.value_checks import Check
     from einsql.ir.partition import Partition
 
 
@@ -24,6 +25,7 @@ class Tensor:
         columns: Column names in declared order; keys and values of the relation.
         partition: The declared partition over the sites; None if nothing is declared.
         default: The value of keys that were never set, or None.
+        checks: The declared bounds of values, at most one for each integer column.
         borrowed: True for a registered array, which its owner may change at any time.
         temporary: True for a TEMP tensor, which only its session sees and which is never written.
         changed: True if it was declared without a query, or after an INSERT, UPDATE or DELETE.
@@ -34,6 +36,7 @@ class Tensor:
     columns: tuple[str, ...]
     partition: Partition | None = None
     default: Any = None
+    checks: tuple[Check, ...] = ()
     borrowed: bool = False
     temporary: bool = False
     changed: bool = False
@@ -51,6 +54,7 @@ class Tensor:
             columns=self.columns,
             partition=self.partition,
             default=self.default,
+            checks=self.checks,
             borrowed=self.borrowed,
             temporary=self.temporary,
             changed=True,
@@ -199,6 +203,7 @@ def same_form(old: Object | None, new: Object | None) -> bool:
         and new.relation.fields.is_local
         and old.columns is new.columns
         and old.partition is new.partition
+        and old.checks is new.checks
     ) or (old.relation.schema == new.relation.schema and _same_but_bounds(old, new))
 
 
@@ -216,6 +221,7 @@ def _same_but_bounds(old: Tensor, new: Tensor) -> bool:
         and [k.name for k in before.schema.keys] == [k.name for k in after.schema.keys]
         and old.columns == new.columns
         and old.partition == new.partition
+        and old.checks == new.checks
         and old.changed == new.changed
         and before.fields.placed_like(after.fields)
         # Plans read stored fields box by box.

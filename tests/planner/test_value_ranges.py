@@ -170,3 +170,65 @@ def test_other_ids_in_range_keep_the_plan() -> None:
     ids[:] = CONTENTS["below"]
     con.execute(EMBEDDED).fetchall()
     assert con.context.plans.planned == planned + 1
+
+
+def declared(con: einsql.Connection, ids: list[int], check: str) -> None:
+    con.register("emb", EMB, dims=("v", "d"))
+    con.register("w", W, dims=("d", "o"))
+    con.execute(f"CREATE TENSOR ids (s DIM({len(ids)}), val BIGINT CHECK ({check})) DEFAULT 2")
+    con.execute("UPDATE ids SET val = CASE s " + "".join(
+        f"WHEN {s} THEN {v} " for s, v in enumerate(ids)) + "END")  # fmt: skip
+
+
+@pytest.mark.parametrize("sites", [1, 4])
+def test_a_declared_range_needs_no_data(sites: int) -> None:
+    con = einsql.connect(config={"sites": sites})
+    ids = [0, 29, 7, 7, 12, 3]
+    declared(con, ids, "val BETWEEN 0 AND 29")
+    assert is_dense(con, PRODUCT)
+    for sql in QUERIES:
+        assert sorted(con.execute(sql).fetchall()) == expected(sql, ids)
+    planned = con.context.plans.planned
+    con.execute("UPDATE ids SET val = 29 - val")
+    for sql in QUERIES:
+        assert sorted(con.execute(sql).fetchall()) == expected(sql, [29 - v for v in ids])
+    assert con.context.plans.planned <= planned + 1
+
+
+def test_a_wide_declared_range_is_narrowed_by_the_data() -> None:
+    con = einsql.connect()
+    declared(con, [0, 29, 7], "val < 1000")
+    assert is_dense(con, EMBEDDED)
+    con.execute("UPDATE ids SET val = 30 WHERE s = 2")
+    assert not is_dense(con, EMBEDDED)
+    assert sorted(con.execute(EMBEDDED).fetchall()) == expected(EMBEDDED, [0, 29, 30])
+
+
+def test_a_tensor_with_another_check_has_other_plans() -> None:
+    con = einsql.connect()
+    for most, ids in ((29, [29, 4]), (40, [40, 4])):
+        declared(con, ids, f"val BETWEEN 0 AND {most}")
+        assert sorted(con.execute(EMBEDDED).fetchall()) == expected(EMBEDDED, ids)
+        con.execute("DROP TENSOR ids")
+
+
+def test_a_smaller_table_makes_a_declared_range_too_wide() -> None:
+    con = einsql.connect()
+    ids = [0, 29, 7, 4]
+    declared(con, ids, "val BETWEEN 0 AND 29")
+    total = con.execute(TOTAL).fetchone()
+    con.register("emb", EMB[:20], dims=("v", "d"))
+    assert con.execute(TOTAL).fetchone() == (float(EMB[[0, 7, 4]].sum()),)
+    con.register("emb", EMB, dims=("v", "d"))
+    assert con.execute(TOTAL).fetchone() == total == (float(EMB[ids].sum()),)
+
+
+def test_tables_with_a_check() -> None:
+    con = einsql.connect()
+    con.register("emb", EMB, dims=("v", "d"))
+    con.execute("CREATE TABLE ids (s BIGINT, val BIGINT CHECK (val BETWEEN 0 AND 29))")
+    con.execute("INSERT INTO ids VALUES (0, 29), (1, 7)")
+    assert is_dense(con, TOTAL)
+    with pytest.raises(einsql.IntegrityError, match="CHECK constraint failed"):
+        con.execute("INSERT INTO ids VALUES (2, 30)")
+    assert con.execute(TOTAL).fetchone() == (float(EMB[[29, 7]].sum()),)

@@ -224,9 +224,9 @@ def test_columns_stand_where_select_has_them(con: einsql.Connection) -> None:
     assert not block.flags.writeable  # it is a part of the registered array
     described = con.execute("DESCRIBE SELECT * FROM TILES(x, 2, 2)").fetchall()
     assert described == [
-        ("i", "BIGINT", "2", ""),
-        ("j", "BIGINT", "2", ""),
-        ("tile", "DOUBLE[4|3,3|2]", "", ""),
+        ("i", "BIGINT", "2", "", ""),
+        ("j", "BIGINT", "2", "", ""),
+        ("tile", "DOUBLE[4|3,3|2]", "", "", ""),
     ]
 
 
@@ -262,7 +262,7 @@ def test_tiles_become_tensors_and_files(con: einsql.Connection, tmp_path: Path) 
         "FROM TILES(x, 2, 5) x JOIN TILES(y, 5, 3) y USING (j) GROUP BY x.i, y.k"
     )
     con.execute(f"CREATE TENSOR z AS {product}")
-    assert con.execute("DESCRIBE z").fetchall()[-1] == ("val", "DOUBLE", "", "")
+    assert con.execute("DESCRIBE z").fetchall()[-1] == ("val", "DOUBLE", "", "", "")
     total = con.execute("SELECT SUM(val) FROM z").fetchone()
     assert total == ((X @ Y).sum(),)
     con.execute(f"CREATE VIEW v AS {product}")

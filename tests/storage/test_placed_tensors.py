@@ -171,7 +171,7 @@ def test_describe_says_where_a_tensor_lies_without_putting_it_together() -> None
     fields = lay(con, "w", "ij", array, tiles, 8)
     text = "DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]"
     assert con.execute("DESCRIBE w").fetchall() == [
-        ("i", "BIGINT", "8", ""), ("j", "BIGINT", "6", ""), ("val", "FLOAT", "", text)
+        ("i", "BIGINT", "8", "", ""), ("j", "BIGINT", "6", "", ""), ("val", "FLOAT", "", "", text)
     ]  # fmt: skip
     assert con.execute("SHOW TENSORS").fetchall() == [
         ("w", "i:8, j:6", "val FLOAT", 8 * 6 * 4, "", text)
@@ -182,8 +182,8 @@ def test_describe_says_where_a_tensor_lies_without_putting_it_together() -> None
     declared = con.execute("DESCRIBE v").fetchall()[-1]
     assert declared[-1] == "DeviceMesh(r0=2, r1=4) [Shard(j), Shard(i)]"
     con.execute("SET sites = 1")
-    assert con.execute("DESCRIBE v").fetchall()[-1] == ("val", "FLOAT", "", "")
-    assert con.execute("DESCRIBE w").fetchall()[-1] == ("val", "FLOAT", "", text)
+    assert con.execute("DESCRIBE v").fetchall()[-1] == ("val", "FLOAT", "", "", "")
+    assert con.execute("DESCRIBE w").fetchall()[-1] == ("val", "FLOAT", "", "", text)
 
 
 def test_dtensor_terms() -> None:

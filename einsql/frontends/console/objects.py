@@ -31,11 +31,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEntry:
-    """A column with its type; `64` or `0..8` are the bounds of a key, and values have no bounds."""
+    """A column with its type; `64` or `0..8` are the bounds of a key, and values have no bounds.
+
+    A value may have a CHECK.
+    """
 
     name: str
     type: str
     bounds: str
+    check: str = ""
 
 
 def entries(connection: einsql.Connection) -> list[Entry]:
@@ -67,7 +71,7 @@ def columns(connection: einsql.Connection, name: str) -> list[ColumnEntry]:
     rows = cursor.fetchall()
     if cursor.description is not None and cursor.description[2][0] == "null":  # from DuckDB
         return [ColumnEntry(str(column), str(dtype), "") for column, dtype, *_ in rows]
-    return [ColumnEntry(str(column), str(dtype), str(key)) for column, dtype, key, *_ in rows]
+    return [ColumnEntry(*map(str, row[:4])) for row in rows]
 
 
 def definition(connection: einsql.Connection, entry: Entry) -> str:
@@ -85,7 +89,8 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
     if isinstance(stored, Damaged):
         return f"-- {damage_error(stored).reason}"
     parts = [
-        quoted(c.name) + (f" DIM({c.bounds.rpartition('..')[2]})" if c.bounds else f" {c.type}")
+        quoted(c.name)
+        + (f" DIM({c.bounds.rpartition('..')[2]})" if c.bounds else f" {c.type} {c.check}".rstrip())
         for c in columns(connection, entry.name)
     ]
     options = "" if stored is None else _options(stored)

@@ -18,6 +18,7 @@ from einsql.errors import (
 from einsql.planner.queries import select
 from einsql.session.statements.element_rows import inserted
 from einsql.session.statements.target import changed, rows
+from einsql.session.statements.value_checks import refuse_violations
 from einsql.sql.parser.syntax import Copy
 from einsql.storage import export, files
 from einsql.storage.results.result import Result
@@ -163,6 +164,7 @@ def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form
     source = files.open_data(statement.path, member, form, ctx.memory)
     if not isinstance(source, files.FileTensor):
         filled, count = inserted(ctx, tensor, source, statement.path, member)
+        refuse_violations(filled)
         ctx.store.put(filled)
         return count
     values = schema.values
@@ -190,12 +192,14 @@ def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form
     if ctx.cluster is not None:
         from einsql.session.statements.dml_on_ranks import loaded  # as above
 
-        ctx.store.put(loaded(ctx, tensor, source))
-        return schema.size
-    with ctx.memory.lending():
-        kept = source.read([slice(None)] * len(source.shape), ctx.tick)
-    ctx.store.put(changed(tensor, {values[0].name: kept}, None))
-    return int(kept.size)
+        new = loaded(ctx, tensor, source)
+    else:
+        with ctx.memory.lending():
+            kept = source.read([slice(None)] * len(source.shape), ctx.tick)
+        new = changed(tensor, {values[0].name: kept}, None)
+    refuse_violations(new)
+    ctx.store.put(new)
+    return schema.size
 
 
 def _refuse_shifted(schema: Schema) -> None:

@@ -24,6 +24,8 @@ from einsql.planner.queries import Bound as Query
 from einsql.planner.queries import bind_query, plan_relation, query_binder, select_bound
 from einsql.session.statements.insert import insert_rows, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows, taken_by
+from einsql.session.statements.value_checks import declared_checks, refuse_violations
+from einsql.sql.parser.positions import positioned
 from einsql.sql.parser.syntax import CreateTensor, KeyCut
 from einsql.sql.scope.relation import Column
 from einsql.sql.scope.relation import Relation as Bound
@@ -61,6 +63,8 @@ def create_tensor(ctx: Context, statement: CreateTensor) -> int:
     partition = _partition(ctx, statement, tensor.relation.schema)
     if partition is not None:
         tensor = as_declared(ctx, replace(tensor, partition=partition))
+    if statement.text:
+        refuse_violations(tensor)
     ctx.store.put(replace(tensor, temporary=statement.temporary))
     if not statement.text and PRESENT in tensor.relation.fields:
         return 0
@@ -232,7 +236,12 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
         fields[PRESENT] = np.broadcast_to(np.zeros((), np.bool_), schema.shape)
     columns = tuple(c.name for c in statement.columns)
     relation = Relation(schema, LocalFields(fields))
-    return Tensor(statement.name, relation, columns, default=default, changed=True)
+    checks = declared_checks(statement.checks, schema)
+    tensor = Tensor(statement.name, relation, columns, default=default, checks=checks, changed=True)
+    if statement.default is not None:
+        with positioned(statement.default):
+            refuse_violations(tensor)
+    return tensor
 
 
 def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from einsql.core.big_stack import with_deep_stack
-from einsql.core.schema import DType, Key
+from einsql.core.schema import DType, Field, Key
 from einsql.core.settings import SETTINGS, Settings, points, setting_text
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.layout import Mesh, describe, described
@@ -187,7 +187,7 @@ def show(ctx: Context, statement: Show) -> Table:
             (
                 t.name,
                 ", ".join(f"{k.name}:{_range_text(k)}" for k in t.relation.schema.keys),
-                ", ".join(f"{f.name} {f.dtype.value}" for f in t.relation.schema.values),
+                ", ".join(_value_text(t, f) for f in t.relation.schema.values),
                 t.relation.nbytes,
                 _partition_text(t),
                 _placement_text(t, ctx.settings),
@@ -204,7 +204,7 @@ def show(ctx: Context, statement: Show) -> Table:
         names = ("name", "keys", "values", "bytes", "partition", "placement")
         return names, sorted(listed, key=lambda row: str(row[0]))
     binder = query_binder(ctx)
-    placement = ""
+    placement, checks = "", dict[str, str]()
     if statement.query is not None:
         relation = binder.bind_any(statement.query)
     else:
@@ -212,13 +212,14 @@ def show(ctx: Context, statement: Show) -> Table:
         stored = ctx.store.get(statement.name)
         if isinstance(stored, Tensor):
             placement = _placement_text(stored, ctx.settings)
+            checks = {c.column: str(c) for c in stored.checks}
     if not isinstance(relation, Relation):
         return _DESCRIBED, _tile_columns(relation)
     bounds = {k.name: k for k in relation.node.schema.keys}
     return _DESCRIBED, [
-        (c.name, c.dtype.value, "", placement)
+        (c.name, c.dtype.value, "", checks.get(c.name, ""), placement)
         if c.key is None
-        else (c.name, c.dtype.value, _range_text(bounds[c.key]), "")
+        else (c.name, c.dtype.value, _range_text(bounds[c.key]), "", "")
         for c in relation.columns
     ]
 
@@ -234,7 +235,7 @@ def setting(ctx: Context, name: str) -> str:
     return setting_text(ctx.settings, name)
 
 
-_DESCRIBED = ("column_name", "column_type", "key", "placement")
+_DESCRIBED = ("column_name", "column_type", "key", "check", "placement")
 
 
 def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
@@ -242,11 +243,17 @@ def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
 
     schema = relation.node.schema
     return [
-        (c.name, type_text(schema), "", "")
+        (c.name, type_text(schema), "", "", "")
         if c.key is None
-        else (c.name, DType.BIGINT.value, str(schema.bounds[c.key]), "")
+        else (c.name, DType.BIGINT.value, str(schema.bounds[c.key]), "", "")
         for c in relation.columns
     ]
+
+
+def _value_text(tensor: Tensor, field: Field) -> str:
+    """Formats a value column as `val INTEGER CHECK (val >= 0)`."""
+    checks = (str(c) for c in tensor.checks if c.column == field.name)
+    return " ".join([field.name, field.dtype.value, *checks])
 
 
 def _partition_text(tensor: Tensor) -> str:

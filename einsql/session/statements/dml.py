@@ -28,6 +28,7 @@ from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
 from einsql.session.statements.box_insert import Boxed, boxed
 from einsql.session.statements.target import writable
+from einsql.session.statements.value_checks import refuse_violations
 from einsql.session.statements.write_set import Write, WriteSet, joined, store
 from einsql.sql.binder.dml import (
     Target,
@@ -293,6 +294,7 @@ class PreparedDml:
                 if part.name in self.shared and not fields.is_local:
                     fields = LocalFields(fields)  # its rows become part of one write
                 new, number = part.writes(ctx, tensor, fields, inputs)
+                refuse_violations(new)
             except Error as error:
                 if error.position is None:
                     error.position = part.at
@@ -364,6 +366,7 @@ def _by_duckdb(
     if isinstance(statement.source, exp.Values):
         raise error
     new, number = from_tables.inserted_rows(ctx, writable(ctx, target), statement, text, error)
+    refuse_violations(new)
     store(ctx, [new] if number else [], set)
     return number
 

@@ -26,6 +26,7 @@ from einsql.session.statements.insert import (
     row_write,
 )
 from einsql.session.statements.target import changed
+from einsql.session.statements.value_checks import refuse_violations
 from einsql.session.statements.write_set import WriteSet
 from einsql.sql.binder.dml import Insertion
 from einsql.storage.duckdb.table_result import TableResult
@@ -249,5 +250,7 @@ def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: E
     for name in names:
         fields[name] = fields[name].copy()
         fields[name].reshape(-1)[at] = stored(table[name], schema.dtype(name))
-    ctx.store.put(changed(tensor, fields, present))
+    new = changed(tensor, fields, present)
+    refuse_violations(new)
+    ctx.store.put(new)
     return len(at)

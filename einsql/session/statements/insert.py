@@ -16,6 +16,7 @@ from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, su
 from einsql.ir.einsum.graph import Call, Const, EinSum, ParameterInput, Value
 from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.session.statements.target import changed, constant, key_text, types_of
+from einsql.session.statements.value_checks import first_violation, violation
 from einsql.session.statements.write_set import Write, WriteSet
 from einsql.sql.binder.dml import Insertion, LiteralRow
 from einsql.sql.parser.positions import position
@@ -251,7 +252,16 @@ def literal_table(
                 error.position = at
                 raise
             table[column].append(value)
-    return {c: np.array(cells, dtype=types[c].carrier) for c, cells in table.items()}
+    columns = {c: np.array(a, dtype=types[c].carrier) for c, a in table.items()}
+    for check in tensor.checks:
+        first = first_violation(tensor, check, columns[check.column])
+        if first is not None:
+            number = int(columns[check.column][first])
+            flat = int(cells(tensor, columns, len(rows))[first])
+            refusal = violation(tensor, check, number, flat)
+            refusal.position = rows[first].positions[order.index(check.column)]
+            raise refusal
+    return columns
 
 
 def _check_bounds(tensor: str, key: Key, at: np.ndarray) -> None:

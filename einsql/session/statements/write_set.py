@@ -104,6 +104,27 @@ def _in_a_row(boxes: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, list[int
     return (axis, order) if adjoin else None
 
 
+def cell(write: Write, number: int) -> int:
+    """The flat index of one of the cells of a write, counted in the order of its values."""
+    shape = write.tensor.relation.schema.shape
+    box = _box(write) if write.flat or write.at is None or not _has_arrays(write.at) else None
+    if box is not None:
+        extents = [hi - lo for lo, hi in box]
+        places = np.unravel_index(number, extents) if box else ()
+        at = [lo + int(n) for (lo, _), n in zip(box, places, strict=True)]
+    elif isinstance(write.at, tuple):
+        at = [int(positions[number]) for positions in write.at]
+    else:
+        listed = write.at if write.flat else np.flatnonzero(write.at)
+        return int(listed[number])
+    return int(np.ravel_multi_index(at, shape)) if shape else 0
+
+
+def _has_arrays(at: Index) -> bool:
+    """Whether an index is a mask or a tuple of positions."""
+    return isinstance(at, np.ndarray) or any(isinstance(x, np.ndarray) for x in at)
+
+
 def _whole(write: Write) -> dict[str, np.ndarray]:
     """Returns the values of a write in the shape of its cells."""
     box = _box(write)

@@ -28,11 +28,12 @@ class Ranges:
     """The ranges of the fields of a statement's inputs.
 
     Attributes:
-        of: Returns the least and the greatest value of an integer field at present, or None.
+        known: Functions that return the least and the greatest value of an integer field, or
+            None: those that are declared, then those of the present values, which are narrower.
         rely_on: Makes the plan depend on a field that stays within inclusive bounds.
     """
 
-    of: Callable[[Input, str], tuple[int, int] | None]
+    known: tuple[Callable[[Input, str], tuple[int, int] | None], ...]
     rely_on: Callable[[Input, str, int, int], None]
 
 
@@ -60,15 +61,19 @@ def proven_within(
     if fits(interval(define, bounds), lo, hi - 1):
         return define
     values = {e for e in subexpressions(define) if isinstance(e, Value) and e.dtype.is_integer}
-    known: dict[Value, tuple[int, int]] = {}
     origins: dict[Value, tuple[Input, str]] = {}
     for index in values:
         origin = _origin(operands[index.operand].source, index.field)
-        at_present = None if origin is None else ranges.of(*origin)
-        if origin is None or at_present is None:
+        if origin is None:
             return define
-        origins[index], known[index] = origin, at_present
-    if not fits(interval(_annotated(define, known), bounds), lo, hi - 1):
+        origins[index] = origin
+    for range_of in ranges.known:
+        listed = {index: range_of(*origin) for index, origin in origins.items()}
+        known = {index: known for index, known in listed.items() if known is not None}
+        is_complete = len(known) == len(values)
+        if is_complete and fits(interval(_annotated(define, known), bounds), lo, hi - 1):
+            break
+    else:
         return define
     if len(values) == 1:
         # The greatest range that suffices, so that other values within it need no other plan.

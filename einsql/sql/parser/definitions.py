@@ -12,6 +12,7 @@ from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.sql.parser.macro_checks import check_parameters, is_function
 from einsql.sql.parser.sqlglot_trees import TreeReader
 from einsql.sql.parser.syntax import (
+    CheckClause,
     ColumnDef,
     CreateMacro,
     CreateTensor,
@@ -92,12 +93,7 @@ class DefinitionReader(TreeReader):
         if replace and if_not_exists:
             raise self.error("OR REPLACE and IF NOT EXISTS exclude each other")
         name = self.name("a tensor name")
-        columns: list[ColumnDef] = []
-        if self.take("("):
-            columns.append(self.column())
-            while self.take(","):
-                columns.append(self.column())
-            self.expect(")", "after the columns")
+        columns, checks = self.columns() if self.take("(") else ((), ())
         partition: tuple[KeyCut, ...] | None = None
         replicate: tuple[MeshAxis, ...] = ()
         partial: tuple[MeshAxis, ...] = ()
@@ -127,7 +123,8 @@ class DefinitionReader(TreeReader):
             name,
             replace,
             if_not_exists,
-            columns=tuple(columns),
+            columns=columns,
+            checks=checks,
             partition=partition,
             replicate=replicate,
             partial=partial,
@@ -145,6 +142,36 @@ class DefinitionReader(TreeReader):
             raise self.error("Expected the tensor's columns or AS SELECT")
         self.end()
         return statement
+
+    def columns(self) -> tuple[tuple[ColumnDef, ...], tuple[CheckClause, ...]]:
+        """Consumes `column [CHECK (…)], CHECK (…), …)`: the columns and the conditions."""
+        columns = list[ColumnDef]()
+        checks = list[CheckClause]()
+        while True:
+            if not self.is_check():
+                columns.append(self.column())
+            while self.is_check():
+                checks.append(self.check())
+            if not self.take(","):
+                break
+        self.expect(")", "after the columns")
+        return tuple(columns), tuple(checks)
+
+    def is_check(self) -> bool:
+        """Whether a constraint comes next; a column may be named CHECK or CONSTRAINT, too."""
+        ahead = 2 if self.word() == "CONSTRAINT" else 0
+        return self.word(ahead) == "CHECK" and self.word(ahead + 1) == "("
+
+    def check(self) -> CheckClause:
+        """[CONSTRAINT name] CHECK (condition)."""
+        at = self.position()
+        if self.take("CONSTRAINT"):
+            self.name("the name of the constraint")
+        self.take("CHECK", "(")
+        start, end = self.parenthesised()
+        condition: exp.Expr = self.tree(start, end, "SELECT ").expressions[0]
+        self.refuse_parameters(condition, start)
+        return CheckClause(condition, at)
 
     def column(self) -> ColumnDef:
         """Name DIM(n), or name type."""

@@ -60,6 +60,14 @@ class ColumnDef:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckClause:
+    """The condition of a CHECK, with the offset of its first word in the text."""
+
+    condition: exp.Expr
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class MeshAxis:
     """A mesh axis in a clause, with its offset in the text."""
 
@@ -81,6 +89,7 @@ class CreateTensor:
     """CREATE [OR REPLACE] [TEMP] TENSOR, declared, AS SELECT or both.
 
     Attributes:
+        checks: The conditions of CHECK.
         partition: The keys of PARTITION BY; None without the clause.
         replicate: The mesh axes of REPLICATE OVER.
         partial: The mesh axes of PARTIAL(SUM) OVER.
@@ -94,6 +103,7 @@ class CreateTensor:
     replace: bool
     if_not_exists: bool
     columns: tuple[ColumnDef, ...] = ()
+    checks: tuple[CheckClause, ...] = ()
     partition: tuple[KeyCut, ...] | None = None
     replicate: tuple[MeshAxis, ...] = ()
     partial: tuple[MeshAxis, ...] = ()

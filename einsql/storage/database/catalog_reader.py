@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.value_checks import Check
 from einsql.errors import Error
 from einsql.ir.partition import OnMesh, Partition, Parts
 from einsql.storage.database.checks import CHUNK
@@ -111,7 +112,31 @@ def _tensor(description: Mapping[str, Any], directory: Directory) -> Tensor:
         columns=columns,
         partition=_partition(description, len(keys)),
         default=_default(description["default"]),
+        checks=_checks(description.get("checks", ()), schema),
     )
+
+
+def _checks(listed: Sequence[Any], schema: Schema) -> tuple[Check, ...]:
+    """The declared bounds of values.
+
+    Raises:
+        ValueError: They are of no integer column, several are of one column, or none fits.
+        TypeError: An entry has another type.
+    """
+    checks = tuple(
+        Check(_of(str, name), *(None if b is None else int(_of(int, b)) for b in bounds))
+        for name, *bounds in listed
+    )
+    integers = {f.name: f.dtype for f in schema.values if f.dtype.is_integer}
+    columns = [c.column for c in checks]
+    fits = len({*columns}) == len(columns) and integers.keys() >= {*columns}
+    for check in checks if fits else ():
+        dtype = integers[check.column]
+        (least, most), (low, high) = dtype.range, check.within(dtype)
+        fits = fits and least <= low <= high <= most
+    if not fits:
+        raise ValueError("its CHECK does not fit its columns")
+    return checks
 
 
 def _partition(description: Mapping[str, Any], keys: int) -> Partition | None:

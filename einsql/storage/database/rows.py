@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
+from einsql.core.value_checks import Check
 from einsql.errors import OperationalError
 from einsql.ir.partition import OnMesh, Partition
 from einsql.storage.database.layout import Layout
@@ -228,6 +229,7 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         "fields": [(f.name, f.dtype.value) for f in schema.fields],
         "columns": item.columns,
         **_partition(item.partition),
+        **_checks(item.checks),
         "default": default
         if default is None or isinstance(default, bool | int)
         else float(default).hex(),
@@ -243,6 +245,11 @@ def _partition(partition: Partition | None) -> dict[str, Any]:
     if partition is None:
         return {"partition": None, "order": ()}
     return {"partition": partition.numbers, "order": partition.order}
+
+
+def _checks(checks: Sequence[Check]) -> dict[str, Any]:
+    """Declared bounds as an entry of a tensor's description, which tensors without bounds lack."""
+    return {"checks": [astuple(c) for c in checks]} if checks else {}
 
 
 def payload_of(item: Object | None) -> str | None:

@@ -288,3 +288,37 @@ def test_rows_and_archives_of_what_lies_at_ranks(connected: Connected, tmp_path:
         con.execute("CREATE OR REPLACE TENSOR t (j DIM(10), i DIM(12), val FLOAT)")
         con.execute(f"COPY t FROM '{tmp_path}/w.{suffix}' (TENSOR 'm')")
         assert (con.execute("SELECT * FROM t").fetch_numpy() == -W.T).all()
+
+
+def test_checks_of_placed_tensors(connected: Connected, tmp_path: Path) -> None:
+    con = connected(2)
+    right = RNG.integers(-5, 30, (8, 6)).astype(np.int32)
+    wrong = right.copy()
+    wrong[5, 3] = 30
+    con.register("emb", W[:10].repeat(4, axis=0)[:35], dims=("v", "d"))
+    query = "SELECT x.i, x.j, e.d, e.val FROM x JOIN emb e ON e.v = x.val + 5"
+    for name, array in (("wrong", wrong), ("right", right)):
+        np.save(tmp_path / f"{name}.npy", array)
+        con.register(name, array, dims=("i", "j"))
+    con.execute("CREATE TENSOR x (i DIM(8), j DIM(6), val INTEGER CHECK (val BETWEEN -5 AND 29)) "
+                "PARTITION BY (i 2)")  # fmt: skip
+    con.execute(f"COPY x FROM '{tmp_path / 'right.npy'}'")
+    stored = con.store.get("x")
+    assert isinstance(stored, Tensor)
+    assert isinstance(stored.relation.fields, PlacedFields)
+    assert "present" not in str(con.explain(query))
+    rows = con.execute(query).fetch_numpy()
+    np.testing.assert_array_equal(rows, W[:10].repeat(4, axis=0)[right + 5])
+    for statement, reason in (
+        ("UPDATE x SET val = val + 1 WHERE val < 99", "violates CHECK"),
+        ("UPDATE x SET val = w.val FROM wrong w WHERE w.i = x.i AND w.j = x.j", "i = 5, j = 3"),
+        ("INSERT OR REPLACE INTO x SELECT i, j, val FROM wrong", "i = 5, j = 3"),
+        ("INSERT OR REPLACE INTO x VALUES (0, 0, -6)", "val = -6"),
+    ):
+        with pytest.raises(einsql.IntegrityError, match=reason):
+            con.execute(statement)
+        np.testing.assert_array_equal(con.execute("SELECT i, j, val FROM x").fetch_numpy(), right)
+    con.execute("CREATE OR REPLACE TENSOR x (i DIM(8), j DIM(6), val INTEGER CHECK (val < 30))")
+    with pytest.raises(einsql.IntegrityError, match="i = 5, j = 3"):
+        con.execute(f"COPY x FROM '{tmp_path / 'wrong.npy'}'")
+    con.execute("DROP TENSOR x")

@@ -119,8 +119,10 @@ def test_help_names_every_command_and_schema_every_column(run: Run) -> None:
     for word in (".tables", ".maxrows COUNT", *MODES):
         assert word in out
     assert out.endswith("\nCREATE TENSOR t (i DIM(3), val FLOAT);\n")
+    bounded = "CREATE TENSOR t (i DIM(3), n INTEGER CHECK (n BETWEEN 0 AND 8), m BIGINT);\n"
     whole = 'CREATE TENSOR t (i DIM(3), "a b" DOUBLE) PARTITION BY (i 2) DEFAULT -0.5;\n'
-    assert run("-c", whole, "-c", ".schema")[1] == whole
+    for statement in (whole, bounded):
+        assert run("-c", statement, "-c", ".schema")[1] == statement
     assert run("-c", ".help mode")[1].count("\n") == 1
 
 

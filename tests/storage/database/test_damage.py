@@ -234,6 +234,10 @@ def test_an_interrupted_commit_is_what_the_file_says(path: str) -> None:
         ({"payload": {"size": 1e3}}, "where int belongs"),
         ({"payload": {"sums": "0"}}, "where int belongs"),
         ({"default": [1]}, "where str belongs"),
+        ({"checks": [["val", 0, 1]]}, "CHECK does not fit"),
+        ({"fields": [["val", "INTEGER"]], "checks": [["val", 2, 1]]}, "CHECK does not fit"),
+        ({"fields": [["val", "INTEGER"]], "checks": [["val", 0.5, 1]]}, "0.5 where int belongs"),
+        ({"fields": [["val", "INTEGER"]], "checks": [["val", 0]]}, "argument"),
     ],
 )
 def test_a_tensor_that_makes_no_sense_is_refused_when_it_is_read(
