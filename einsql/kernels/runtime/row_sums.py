@@ -15,8 +15,9 @@ NEAR = 2**14
 """The most bytes of running sums that fit the L1 cache; rows are then added one by one."""
 
 _TEXT = """\
+import numpy as np
 from numba import njit
-from einsql.kernels.matmul.registers import add_rows
+from einsql.kernels.runtime.register_tiles import add_rows
 
 
 @njit("void(int64, int64[::1], float64[:, ::1])",
@@ -34,13 +35,13 @@ _TIER = """\
         while r + {high} <= rows:
             row, n = start + r * down, 0
             while n + {lanes} <= width:
-                add_rows({size}, {lanes}, {high}, row + n * {size}, down, sums + n * 8)
+                add_rows({lanes}, {high}, row + n * {size}, down, sums + n * 8, np.float{bits}(1))
                 n += {lanes}
             while n + {few} <= width:
-                add_rows({size}, {few}, {high}, row + n * {size}, down, sums + n * 8)
+                add_rows({few}, {high}, row + n * {size}, down, sums + n * 8, np.float{bits}(1))
                 n += {few}
             while n < width:
-                add_rows({size}, 1, {high}, row + n * {size}, down, sums + n * 8)
+                add_rows(1, {high}, row + n * {size}, down, sums + n * 8, np.float{bits}(1))
                 n += 1
             r += {high}
 """
@@ -49,7 +50,7 @@ _TIER = """\
 _ROWS_TEXT = """\
 import numpy as np
 from numba import njit
-from einsql.kernels.matmul.registers import add_rows
+from einsql.kernels.runtime.register_tiles import add_rows
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 
 
@@ -64,7 +65,7 @@ def kernel(base, p, out):
             lanes[lane] = 0.0
 {tiers}
         while n < width:
-            add_rows({size}, 1, 1, start + n * {size}, 0, sums)
+            add_rows(1, 1, start + n * {size}, 0, sums, np.float{bits}(1))
             n += 1
         total = 0.0
         for half in range({half}):
@@ -75,7 +76,7 @@ def kernel(base, p, out):
 
 _ROW_TIER = """\
         while n + {high} * {lanes} <= width:
-            add_rows({size}, {lanes}, {high}, start + n * {size}, {lanes} * {size}, sums)
+            add_rows({lanes}, {high}, start + n * {size}, {lanes} * {size}, sums, np.float{bits}(1))
             n += {high} * {lanes}
 """
 
@@ -102,8 +103,12 @@ def row_sums(matrix: np.ndarray) -> np.ndarray | None:
 @cached
 def _rows_source(size: int) -> str:
     lanes = machine().width // size
-    tiers = [_ROW_TIER.format(high=h, lanes=lanes, size=size) for h in (ROWS, FEW, 1)]
-    return _ROWS_TEXT.format(tiers="".join(tiers), lanes=lanes, half=lanes // 2, size=size)
+    tiers = [
+        _ROW_TIER.format(high=h, lanes=lanes, size=size, bits=8 * size) for h in (ROWS, FEW, 1)
+    ]
+    return _ROWS_TEXT.format(
+        tiers="".join(tiers), lanes=lanes, half=lanes // 2, size=size, bits=8 * size
+    )
 
 
 def plane_sums(stacks: np.ndarray) -> np.ndarray | None:
@@ -132,7 +137,7 @@ def _source(size: int, far: bool) -> str:
     lanes = machine().width // size
     few = min(lanes, FEW)
     tiers = [
-        _TIER.format(high=h, lanes=lanes, few=few, size=size)
+        _TIER.format(high=h, lanes=lanes, few=few, size=size, bits=8 * size)
         for h in ((ROWS, FEW, 1) if far else (1,))
     ]
     return _TEXT.format(tiers="".join(tiers))
