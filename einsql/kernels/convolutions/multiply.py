@@ -20,9 +20,8 @@ from einsql.kernels.convolutions.affine import Reading, reading_of
 from einsql.kernels.convolutions.match import Product, product_of
 from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops import compile_loops
-from einsql.kernels.matmul.unpacked_tiles import sums_of
+from einsql.kernels.matmul.unpacked_tiles import TERMS, Tile, sums_of, tile_for
 from einsql.kernels.runtime import compile_cache, thread_pool
-from einsql.kernels.runtime.cpu_features import machine
 
 PIECE = 2**28
 """Products of one piece, a few milliseconds."""
@@ -34,83 +33,75 @@ TABLE = 2**16
 Labels = tuple[str, ...]
 DEPTH_BYTES = 2**18
 """Greatest bytes of a packed panel, so that it stays in the L2 cache for all rows."""
-ORDERED = 1024
-"""Greatest number of terms that are added one after another in the operands' type."""
 HELD = 8
 """Tiles that are written together, for longer contiguous runs in the result."""
 _TEXT = """\
 import numpy as np
-from numba import carray, njit
+from numba import njit
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back, rounded_off
-from einsql.kernels.matmul.registers import window_tile
+from einsql.kernels.runtime.register_tiles import multiply_tile
 
-ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}
-COLUMNS, HELD = LANES * WIDTH, {held}
-
-
-@njit("void({dtype}[::1], {dtype}[::1], int64, int64[::1], int64[::1])",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def write(sums, out, origin, places, columns):
-    count = places.shape[0]
-    if places[count - 1] - places[0] == count - 1:
-        for n in range(columns.shape[0]):
-            line = out[origin + columns[n] + places[0]:]
-            for m in range(count):
-                line[m] = sums[m * COLUMNS + n]
-        return
-    for n in range(columns.shape[0]):
-        line = origin + columns[n]
-        for m in range(count):
-            out[line + places[m]] = sums[m * COLUMNS + n]
+ROWS, BYTES, WIDTH, COLUMNS, SIZE, DEPTH = {rows}, {nbytes}, {width}, {columns}, {size}, {depth}
+TILE, LINE, HELD = ROWS * COLUMNS, COLUMNS * SIZE, {held}
 
 
-@njit("void({dtype}[::1], float64[:, ::1], int64)",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def collect(sums, totals, before):
-    if before == 0:
-        totals[:] = 0.0
-    for n in range(sums.shape[0]):
-        y = totals[0, n] + sums[n]
-        totals[1, n] += rounded_off(totals[0, n], np.float64(sums[n]), y)
-        totals[0, n] = y
-        sums[n] = y + totals[1, n] if np.isfinite(y) else y
+@njit
+def write(sums, low, high, first, last, out, origin, places, columns):
+    held, begin = at(sums, np.{dtype}), origin + places[low]
+    for n in range(first, last):
+        column = columns[n]
+        if places[high - 1] - places[low] == high - 1 - low:
+            for m in range(high - low):
+                out[np.uintp(begin + column + m)] = held[np.uintp(m * COLUMNS + n - first)]
+        else:
+            for m in range(high - low):
+                place = np.uintp(origin + column + places[low + m])
+                out[place] = held[np.uintp(m * COLUMNS + n - first)]
 
 
-@njit("void(int64, int64[::1], int64[::1], {dtype}[:, :, ::1], {dtype}[::1], int64, int64[::1], "
+@njit
+def collect(tile, totals, before):
+    sums, total, lost = at(tile, np.{dtype}), at(totals, np.float64), at(totals, np.float64)
+    for n in range(TILE):
+        old, off = (total[n], lost[TILE + n]) if before > 0 else (0.0, 0.0)
+        y = old + sums[n]
+        off += rounded_off(old, np.float64(sums[n]), y)
+        total[n], lost[TILE + n] = y, off
+        sums[n] = np.{dtype}(y + off if y - y == 0 else y)
+
+
+@njit("void(int64, int64[::1], int64[::1], int64, {dtype}[::1], int64, int64[::1], "
       "int64[::1])", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def kernel(base, rows, steps, panels, out, origin, places, columns):
-    count, terms = rows.shape[0], steps.shape[0]
+    count, terms, across = rows.shape[0], steps.shape[0], columns.shape[0]
     high = (count + ROWS - 1) // ROWS
     deep = (terms + DEPTH - 1) // DEPTH
-    rooms = borrow(8 * ROWS), borrow(HELD * ROWS * COLUMNS * SIZE), borrow(
-        8 * (high if deep > 1 else 0) * 2 * ROWS * COLUMNS)
-    begins = at(rooms[0], np.int64)
-    held, tile = HELD, ROWS * COLUMNS
-    totals = carray(at(rooms[2], np.float64), (high if deep > 1 else 0, 2, tile))
-    for p in range(panels.shape[0]):
-        first = p * COLUMNS
-        last = min(first + COLUMNS, columns.shape[0])
+    starts, held = borrow(8 * ROWS), borrow(HELD * TILE * SIZE)
+    totals = borrow(high * 16 * TILE if deep > 1 else 8)
+    begins = at(starts, np.int64)
+    for first in range(0, across, COLUMNS):
+        last = min(first + COLUMNS, across)
         for d in range(deep):
             start = d * DEPTH
             stop = min(start + DEPTH, terms)
-            panel = panels.ctypes.data + (p * terms + start) * COLUMNS * SIZE
+            panel = panels + first * terms * SIZE + start * LINE
             for h in range(high):
                 for m in range(ROWS):
                     begins[m] = base + rows[min(h * ROWS + m, count - 1)]
-                begin = rooms[1] + h % held * tile * SIZE
-                window_tile({itemsize}, {rows}, {lanes}, {width}, rooms[0],
-                            steps.ctypes.data + start * 8, stop - start, panel,
-                            begin)
+                tile = held + h % HELD * TILE * SIZE
+                multiply_tile(
+                    ROWS, BYTES, WIDTH, stop - start, (starts, steps.ctypes.data + start * 8),
+                    (panel, LINE, 0, LINE), (tile, LINE), np.{dtype}(1), False,
+                )
                 if deep > 1:
-                    collect(carray(at(begin, np.{dtype}), tile), totals[h], d)
-                if d < deep - 1 or (h % HELD < HELD - 1 and h < high - 1):
-                    continue
-                top = h // HELD * HELD
-                begin = rooms[1] + top % held * tile * SIZE
-                write(carray(at(begin, np.{dtype}), (held - top % held) * tile), out, origin,
-                      places[top * ROWS:min(count, (h + 1) * ROWS)], columns[first:last])
-    for room in rooms:
-        give_back(room)
+                    collect(tile, totals + h * 16 * TILE, d)
+                if d == deep - 1 and (h % HELD == HELD - 1 or h == high - 1):
+                    low = h // HELD * HELD * ROWS
+                    stop_row = min(count, (h + 1) * ROWS)
+                    write(held, low, stop_row, first, last, out, origin, places, columns)
+    give_back(starts)
+    give_back(held)
+    give_back(totals)
 """
 
 
@@ -172,7 +163,7 @@ class _Multiply:
         strides = dict(zip(self.rows.labels, left.strides, strict=True))
         # Labels are ordered so that consecutive terms are close in memory.
         terms = sorted(product.k, key=lambda x: -abs(strides[x]))
-        tile = tile_for(self.size(product.n), self.dtype.itemsize)
+        tile = tile_for(self.size(product.m), self.size(product.n), self.dtype.itemsize)
         panels = self.packed(right, terms, tile)
         kernel = compile_cache.load(source_of(tile), tick)
         rows, steps = self.table(self.inner, strides), self.table(terms, strides)
@@ -187,7 +178,7 @@ class _Multiply:
                 base += strides[x] * at
                 origin += places[x] * at
             part = slice(piece.lo, piece.hi)
-            panel = panels[piece.outer[:batches]]
+            panel = panels[piece.outer[:batches]].ctypes.data
             kernel(base, rows[part], steps, panel, flat, origin, row_places[part], column_places)
 
         pieces = self.pieces(tile)
@@ -271,41 +262,9 @@ def _contiguous(shape: tuple[int, ...]) -> list[int]:
     return [prod(shape[n + 1 :]) for n in range(len(shape))]
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A register tile.
-
-    Attributes:
-        rows: The number of rows.
-        lanes: The elements of a register.
-        width: The registers of a row.
-        itemsize: Bytes of an element: 4 for FLOAT, 8 for DOUBLE.
-    """
-
-    rows: int
-    lanes: int
-    width: int
-    itemsize: int
-
-    @property
-    def columns(self) -> int:
-        """Columns of a panel."""
-        return self.lanes * self.width
-
-    @property
-    def depth(self) -> int:
-        """The terms of a partial sum; partial sums are added in DOUBLE."""
-        return max(64, min(ORDERED, DEPTH_BYTES // (self.columns * self.itemsize)))
-
-
-def tile_for(columns: int, itemsize: int) -> Tile:
-    """The tile for a number of columns."""
-    lanes, count = machine().width // itemsize, machine().registers
-    widest = 4 if count == 32 else 2
-    needed = ceil(columns / lanes)
-    width = ceil(needed / ceil(needed / widest))
-    # Registers of the rows, of the panel, and one for the broadcast element.
-    return Tile(min(12, (count - 2 - width) // width), lanes, width, itemsize)
+def depth_of(tile: Tile) -> int:
+    """The terms of a partial sum; partial sums are added in DOUBLE."""
+    return max(64, min(TERMS, DEPTH_BYTES // (tile.columns * tile.size)))
 
 
 @cache
@@ -314,15 +273,8 @@ def source_of(tile: Tile) -> str:
 
     The arguments of its `kernel(base, rows, steps, panels, out, origin, places, columns)` are the
     address of an element, the byte offsets of each row's first term, the byte offsets of each
-    term from the first, the panels `[panel, term, column]`, the flat result, the position of the
-    piece's first element in it, and the relative positions of each row and of each column.
+    term from the first, the address of the panels `[panel, term, column]`, the flat result, the
+    position of the piece's first element in it, and the relative positions of each row and of each
+    column.
     """
-    return _TEXT.format(
-        rows=tile.rows,
-        lanes=tile.lanes,
-        width=tile.width,
-        itemsize=tile.itemsize,
-        depth=tile.depth,
-        held=HELD,
-        dtype="float32" if tile.itemsize == 4 else "float64",
-    )
+    return _TEXT.format(columns=tile.columns, depth=depth_of(tile), held=HELD, **tile.spelled)

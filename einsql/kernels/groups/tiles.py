@@ -15,118 +15,21 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit
 
 from einsql.kernels.groups.panels import BYTES, WIDE
 from einsql.kernels.runtime.compiled_functions import maximum
+from einsql.kernels.runtime.register_tiles import multiply_tile
 from einsql.kernels.runtime.vector_math import exp
-from einsql.kernels.runtime.vector_values import pointer, spread
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEPTH = 512
 """Terms that are added to each other before their sum is added to the result."""
 
 
+_tile: Any = multiply_tile
 TALL = 6 if BYTES == 32 else 12
 """Rows of a tile: with two vectors each they fill the registers that AVX2 has, or others."""
-
-
-def _tile(tall: int, wide: int) -> Any:
-    """An intrinsic that computes tiles of so many rows, and vectors in a row."""
-
-    @intrinsic
-    def tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
-        """Sets c to keep · c + scale · a · b for one tile.
-
-        `a` is (address, bytes between rows, number of terms, rows there are), `b` an address,
-        `c` (address, bytes between rows). Rows beyond the last one read the last one again, and
-        their results are dropped.
-        """
-        element = ir.FloatType() if scale == types.float32 else ir.DoubleType()
-        size = 4 if scale == types.float32 else 8
-        vector = ir.VectorType(element, BYTES // size)
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            word = ir.IntType(64)
-            left, right, result, factor, kept = args
-            start, step, terms, rows = (builder.extract_value(left, n) for n in range(4))
-            into, stride = (builder.extract_value(result, n) for n in range(2))
-            last = builder.sub(rows, word(1))
-
-            def row(n: int) -> Any:
-                """Address of a row of the left side, or of the last one there is."""
-                at = builder.select(builder.icmp_signed("<", word(n), last), word(n), last)
-                return builder.add(start, builder.mul(at, step))
-
-            bases = [row(n) for n in range(tall)]
-            room = ir.ArrayType(vector, wide)
-            aside = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]  # Numba's own
-            spare = builder.ptrtoint(aside, word)
-            before = builder.block
-            loop = builder.append_basic_block("terms")
-            after = builder.append_basic_block("store")
-            zero = ir.Constant(vector, [0.0] * vector.count)
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            at = builder.phi(word)
-            at.add_incoming(word(0), before)
-            sums = [[builder.phi(vector) for _ in range(wide)] for _ in range(tall)]
-            for row_sums in sums:
-                for s in row_sums:
-                    s.add_incoming(zero, before)
-            ahead = builder.mul(at, word(wide * BYTES))
-            places = [builder.add(right, builder.add(ahead, word(n * BYTES))) for n in range(wide)]
-            loads = [builder.load(pointer(builder, p, vector), align=size) for p in places]
-            along = builder.mul(at, word(size))
-            new = []
-            for n, row_sums in enumerate(sums):
-                x = builder.load(
-                    pointer(builder, builder.add(bases[n], along), element), align=size
-                )
-                copies = spread(builder, x, vector)
-                new.append(
-                    [
-                        builder.fadd(
-                            s, builder.fmul(copies, y, flags=("contract",)), flags=("contract",)
-                        )
-                        for s, y in zip(row_sums, loads, strict=True)
-                    ]
-                )
-            following = builder.add(at, word(1))
-            at.add_incoming(following, loop)
-            for row_sums, next_sums in zip(sums, new, strict=True):
-                for s, t in zip(row_sums, next_sums, strict=True):
-                    s.add_incoming(t, loop)
-            builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
-            builder.position_at_end(after)
-            scales = spread(builder, factor, vector)
-
-            def store(adds: bool) -> None:
-                for n in range(tall):
-                    there = builder.icmp_signed("<", word(n), rows)
-                    line = builder.select(
-                        there, builder.add(into, builder.mul(word(n), stride)), spare
-                    )
-                    for m in range(wide):
-                        cell = pointer(builder, builder.add(line, word(m * BYTES)), vector)
-                        product = builder.fmul(new[n][m], scales)
-                        if adds:
-                            product = builder.fadd(product, builder.load(cell, align=size))
-                        builder.store(product, cell, align=size)
-
-            with builder.if_else(kept) as (added, alone):
-                with added:
-                    store(True)
-                with alone:
-                    store(False)
-            return context.get_dummy_value()
-
-        return types.void(a, b, c, scale, keep), generate
-
-    return tile
 
 
 part: Callable[[F], F] = njit(  # type: ignore[call-overload]  # its stub lacks these options
@@ -216,7 +119,6 @@ def any_empty(extremes: Any, step: int, rows: int) -> bool:
 
 def _multiplier(tall: int, wide: int) -> Any:
     """Multiplies blocks by tiles of so many rows, and vectors in a row."""
-    tile = _tile(tall, wide)
 
     def multiply(
         left: int,
@@ -256,9 +158,13 @@ def _multiplier(tall: int, wide: int) -> Any:
             for n in range(first, columns[1], panel):
                 beside = right + (n * depth + start * panel) * size
                 for r in range(0, rows, tall):
-                    tile(
-                        (left + r * step + start * size, step, max(count, 1), min(tall, rows - r)),
-                        beside,
+                    _tile(
+                        tall,
+                        BYTES,
+                        wide,
+                        count,
+                        (left + r * step + start * size, step, size, min(tall, rows - r)),
+                        (beside, panel * size, 0, panel * size),
                         (into + r * stride + n * size, stride),
                         scale,
                         adds != 0 or start > terms[0],

@@ -77,15 +77,15 @@ def multiply_long(left: np.ndarray, right: np.ndarray, out: np.ndarray, product:
     if k <= terms:
         product(left, right, out)
     elif m * n < FEW:
-        _as_stack(left, right, out, terms, product)
+        as_stack(left, right, out, terms, product)
     else:
         _one_by_one(left, right, out, terms, product)
 
 
-def _as_stack(
+def as_stack(
     left: np.ndarray, right: np.ndarray, out: np.ndarray, terms: int, product: Product
 ) -> None:
-    """Multiplies blocks as the matrices of a stack, then adds the products in DOUBLE."""
+    """Multiplies blocks of terms as the matrices of a stack, then adds the products."""
     k = left.shape[-1]
     count, even = k // terms, k // terms * terms
     *stack_a, m, _ = left.shape

@@ -40,7 +40,7 @@ from einsql.kernels.matmul.pieces import (
     wanted,
 )
 from einsql.kernels.matmul.product_views import ProductViews
-from einsql.kernels.matmul.unpacked_tiles import Matrices, ProductStrategy
+from einsql.kernels.matmul.unpacked_tiles import Matrices, unpacked
 from einsql.kernels.runtime import blas, thread_pool, thread_team
 
 if TYPE_CHECKING:
@@ -178,9 +178,8 @@ class Plan(ProductViews):
             a: A left operand of the plan's type and strides.
             b: A right operand of the plan's type and strides.
         """
-        stack = prod(self.extents[: self.free])
-        strategy = ProductStrategy(stack, self.m, self.n, self.k)
-        if strategy.form is None or (stack * self.m == 1 and self.work.seconds < thread_team.LONG):
+        row = prod(self.shape) == self.n
+        if self.n == 1 or (row and self.work.seconds < thread_team.LONG):
             return None
         everything = [slice(None)] * len(self.units)
 
@@ -190,7 +189,7 @@ class Plan(ProductViews):
             right = self.reads[1].matrices(views[1], everything, out.dtype)
             return left, right, out.reshape(*out.shape[: self.free], self.m, self.n)
 
-        multiply = strategy.multiply(*matrices(a, b, self.result()[1]))
+        multiply = unpacked(*matrices(a, b, self.result()[1]))
         if multiply is None:
             return None
 

@@ -27,8 +27,9 @@ def kernel(function, {args}):
     return 0
 """
 _DOTS = """\
+import numpy as np
 from numba import njit
-from einsql.kernels.matmul.registers import dots
+from einsql.kernels.runtime.register_tiles import dots
 
 
 @njit("int64({types})", no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -43,11 +44,11 @@ def kernel({args}):
             count = {most}
         left, right = a + first * {size}, x + first * {size}
         for n in range(apart):
-            dots({size}, {streams}, {lanes}, {width}, left + n * down, apart * down, right, count,
-                 ahead, first > 0, y + n * under, apart * under)
+            dots({streams}, {lanes}, {width}, count, (left + n * down, apart * down, ahead), right,
+                 (y + n * under, apart * under, first > 0), np.{dtype}(1))
         for n in range({streams} * apart, rows):
-            dots({size}, 1, {lanes}, {width}, left + n * down, 0, right, count,
-                 ahead, first > 0, y + n * under, 0)
+            dots(1, {lanes}, {width}, count, (left + n * down, 0, ahead), right,
+                 (y + n * under, 0, first > 0), np.{dtype}(1))
         first += count
     return 0
 """
@@ -254,7 +255,9 @@ def _dots(size: int) -> str:
     """The source of the function that multiplies rows with a vector."""
     numbers = {"size": size, "lanes": _lanes(size), "streams": STREAMS, "width": WIDTH}
     types = ", ".join(["int64"] * (1 + _DOTS_ARGS.count(",")))
-    return _DOTS.format(types=types, args=_DOTS_ARGS, near=NEAR, most=MOST, **numbers)
+    return _DOTS.format(
+        types=types, args=_DOTS_ARGS, near=NEAR, most=MOST, dtype=f"float{8 * size}", **numbers
+    )
 
 
 @cached

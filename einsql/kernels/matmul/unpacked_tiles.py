@@ -10,22 +10,15 @@ of addresses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
-from math import ceil
-from typing import TYPE_CHECKING
+from math import ceil, prod
 
 import numpy as np
 
-from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.kernels.kernel import Tick
+from einsql.kernels.matmul.long_sums import as_stack
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.runtime.cpu_features import machine
-
-if TYPE_CHECKING:
-    from einsql.kernels.vectorized import sums as array_sums
-else:  # loaded for sums of products
-    array_sums = LazyModule("einsql.kernels.vectorized.sums")
 
 PIECE = 2**27
 """Products of elements in a piece of a few milliseconds."""
@@ -34,8 +27,8 @@ LEAST = 2**20
 _TEXT = """\
 import numpy as np
 from numba import njit
-from einsql.kernels.matmul.registers import tile
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
+from einsql.kernels.runtime.register_tiles import multiply_tile
 
 
 @njit("void(int64[:, ::1], int64, int64, int64, int64[::1])",
@@ -59,8 +52,11 @@ def kernel(table, a, b, out, p):
         else:
             step = below
         for column in range(0, columns * {size}, {step}):
-            tile({size}, {rows}, {lanes}, {width}, left, down, along, right, step, depth,
-                 column, (columns - {lanes}) * {size}, to, under)
+            multiply_tile(
+                {rows}, {nbytes}, {width}, depth, (left, down, along, {rows}),
+                (right, step, column, columns * {size} - {nbytes}), (to, under),
+                np.{dtype}(1), False,
+            )
     give_back(room)
 """
 MANY, SMALL = 64, 64
@@ -80,7 +76,7 @@ class Tile:
     """A register tile.
 
     Attributes:
-        size: Bytes of an element.
+        size: Bytes of an element, 4 for FLOAT and 8 for DOUBLE.
         rows: The number of rows.
         lanes: The elements of a register.
         width: The registers of a row.
@@ -91,6 +87,22 @@ class Tile:
     lanes: int
     width: int
 
+    @property
+    def columns(self) -> int:
+        """The elements of a row."""
+        return self.lanes * self.width
+
+    @property
+    def spelled(self) -> dict[str, object]:
+        """What the text of a kernel says of a tile."""
+        return {
+            "rows": self.rows,
+            "nbytes": self.lanes * self.size,
+            "width": self.width,
+            "size": self.size,
+            "dtype": f"float{8 * self.size}",
+        }
+
 
 def tile_for(m: int, n: int, size: int) -> Tile:
     """The tile for a matrix with m rows times a matrix with n columns."""
@@ -98,8 +110,9 @@ def tile_for(m: int, n: int, size: int) -> Tile:
     while lanes > n:
         lanes //= 2
     needed = ceil(n / lanes)
-    width = 3 if needed == 3 and count == 32 else min(2, needed)
-    most = min(14, 24 // width if count == 32 else (count - 3 - width) // width)
+    width = ceil(needed / ceil(needed / (4 if count == 32 else 2)))
+    # Registers of the rows, of the columns, and one for the broadcast element.
+    most = min(12, (count - 2 - width) // width)
     return Tile(size, ceil(m / ceil(m / most)), lanes, width)
 
 
@@ -111,14 +124,7 @@ def source_of(tile: Tile) -> str:
     of terms, the strides of a row and a term in `a`, of a term and a column in `b`, and of a row
     in the result.
     """
-    return _TEXT.format(
-        size=tile.size,
-        dtype=f"float{8 * tile.size}",
-        rows=tile.rows,
-        lanes=tile.lanes,
-        width=tile.width,
-        step=tile.width * tile.lanes * tile.size,
-    )
+    return _TEXT.format(step=tile.columns * tile.size, **tile.spelled)
 
 
 class UnpackedTiles:
@@ -176,84 +182,33 @@ def sums_of(steps: Sequence[np.ndarray]) -> np.ndarray:
     return sums
 
 
-class Form(Enum):
-    """The forms of products for which packing does not pay."""
+def unpacked(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
+    """Creates a function that multiplies matrices if packing does not pay for them, else None.
 
-    MANY, NARROW, SHALLOW, LONG = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class ProductStrategy:
-    """A stack of matrix products.
-
-    Attributes:
-        stack: The number of products.
-        m, n, k: Rows, columns and terms of each.
+    Args:
+        left: `[stack …, M, K]`, with the strides of later calls, like the other arrays.
+        right: `[stack …, K, N]`.
+        out: `[stack …, M, N]`.
     """
-
-    stack: int
-    m: int
-    n: int
-    k: int
-
-    @property
-    def form(self) -> Form | None:
-        """The form for which packing does not pay; None if packing pays."""
-        if self.n == 1:
-            return None
-        if self.stack >= MANY and max(self.m, self.n, self.k) <= SMALL:
-            return Form.MANY
-        if self.n <= NARROW and self.m >= MANY * self.n and (self.k <= TERMS or self.stack == 1):
-            return Form.NARROW
-        if self.stack > 1:
-            return None
-        if self.k <= SHALLOW and self.m >= MANY and self.k * self.n <= PANEL:
-            return Form.SHALLOW
-        return Form.LONG if self.k >= LONG and self.m * self.n <= SQUARE else None
-
-    def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
-        """Creates a function that multiplies such matrices; None if their strides are unsuitable.
-
-        Args:
-            left: `[stack …, M, K]`, with the strides of later calls, like the other arrays.
-            right: `[stack …, K, N]`.
-            out: `[stack …, M, N]`.
-        """
-        if out.strides[-1] != out.itemsize:
-            return None
-        if self.form is Form.NARROW and left.strides[-1] != left.itemsize:
-            return None  # each term of a row is in another cache line, possibly on another page
-        if self.m == 1 and right.strides[-1] != right.itemsize:
-            return None  # a copy takes longer than the product
-        long = self.form is Form.LONG or self.k > TERMS
-        return (_long if long else UnpackedTiles)(left, right, out)
+    (m, k), n, stack = left.shape[-2:], right.shape[-1], prod(out.shape[:-2])
+    size = out.itemsize
+    many = stack >= MANY and max(m, n, k) <= SMALL
+    narrow = n <= NARROW and m >= MANY * n and (k <= TERMS or stack == 1)
+    shallow = stack == 1 and k <= SHALLOW and m >= MANY and k * n <= PANEL
+    long = stack == 1 and k >= LONG and m * n <= SQUARE
+    if n == 1 or not (many or narrow or shallow or long) or out.strides[-1] != size:
+        return None
+    if narrow and not many and left.strides[-1] != size:
+        return None  # each term of a row is in another cache line, possibly on another page
+    if m == 1 and right.strides[-1] != size:
+        return None  # a copy takes longer than the product
+    return _long if k > TERMS else UnpackedTiles(left, right, out)
 
 
-def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
-    """Adds partial sums of `TERMS` terms, which tiles add one after another, in DOUBLE."""
-    cut = left.shape[-1] // TERMS
-    most = cut * TERMS
+def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:
+    """Multiplies blocks of `TERMS` terms, which tiles add one after another."""
 
-    def parts(left: np.ndarray, right: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        (m, k), n = left.shape[-2:], right.shape[-1]
-        left, right = left.reshape(m, k), right.reshape(k, n)
-        rows = left[:, :most].reshape(m, cut, TERMS).transpose(1, 0, 2)
-        columns = right[:most].reshape(cut, TERMS, n)
-        rest = left[None, :, most:], right[None, most:]
-        return [(rows, columns)] + ([rest] if most < k else [])
+    def product(rows: np.ndarray, columns: np.ndarray, sums: np.ndarray) -> None:
+        UnpackedTiles(rows, columns, sums)(rows, columns, sums, tick)
 
-    shape = (cut + (most < left.shape[-1]), *out.shape[-2:])
-    sums = np.empty(shape, out.dtype)
-    places = slice(0, cut), slice(cut, None)
-    multiply = [
-        UnpackedTiles(*part, sums[place])
-        for part, place in zip(parts(left, right), places, strict=False)
-    ]
-
-    def run(left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:
-        sums = np.empty(shape, out.dtype)
-        for direct, part, place in zip(multiply, parts(left, right), places, strict=False):
-            direct(*part, sums[place], tick)
-        out[...] = array_sums.add_up(sums, (0,), sums.dtype == np.float64)
-
-    return run
+    as_stack(left, right, out, TERMS, product)

@@ -17,6 +17,74 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 
+SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
+"""Bytes of an element of each kind."""
+FOREVER = 2**62
+"""Terms of a block without a limit: more than any sum has, so that a sum is one block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The computation of a register tile; generated source spells it out.
+
+    Expressions are `("a", n)`, `("b", n)` and `("c", n)` for columns, `("const", n)` for arguments,
+    `("literal", kind, value)`, and `(function, kind, argument, …)` where the kind is that of
+    the result.
+
+    Attributes:
+        rows, lanes: How many rows and columns of the result.
+        a, b, c: Kinds of the packed values of each side, and of those packed tile by tile.
+        consts: Kinds of the literals that are arguments.
+        term: The term of the reduction.
+        where: The condition that selects points, or None.
+        tame: Whether no NaN can occur.
+        fma: Whether the processor multiplies and adds in one instruction.
+        reduction: Of `ir.functions.REDUCTIONS`.
+        run: Kind of the running values in registers.
+        state: Kind of the running values in memory.
+        ordered: Whether running floats are integers of the same order.
+        start: The initial running value, as an element of kind `run`.
+        block: How many terms are combined in registers before they meet those in memory.
+    """
+
+    rows: int
+    lanes: int
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    c: tuple[str, ...]
+    consts: tuple[str, ...]
+    term: tuple[Any, ...]
+    where: tuple[Any, ...] | None
+    tame: bool
+    fma: bool
+    reduction: str
+    run: str
+    state: str
+    ordered: bool = False
+    start: float = 0
+    block: int = FOREVER
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the number of the term runs along with a value."""
+        return self.reduction.startswith("arg_")
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Kinds of all running values in registers."""
+        number = ("i64" if SIZES[self.run] == 8 else "i32",)
+        return (self.run, *number) if self.is_pair else (self.run,)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Kinds of all running values in memory."""
+        return self.state, *self.runs[1:]
+
+    @property
+    def packed(self) -> dict[str, tuple[str, ...]]:
+        """Kinds of the packed values by side."""
+        return {"a": self.a, "b": self.b, "c": self.c}
+
 
 @dataclass(frozen=True, slots=True)
 class Range:

@@ -12,6 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from einsql.core.records import dataclass
+from einsql.kernels.packed.functions import SIZES
 from einsql.kernels.runtime.vector_math import CODE
 from einsql.kernels.runtime.vector_values import Num, declared, pointer, spread
 
@@ -59,13 +60,14 @@ class Registers:
         """A vector of a known value."""
         return ir.Constant(self.vector(element), [ir.Constant(element, value)] * self.lanes)
 
-    def load(self, address: Any, element: Any, size: int) -> Any:
+    def load(self, address: Any, kind: str) -> Any:
         """A vector from memory."""
-        return self.builder.load(pointer(self.builder, address, self.vector(element)), align=size)
+        place = pointer(self.builder, address, self.vector(TYPES[kind]))
+        return self.builder.load(place, align=SIZES[kind])
 
-    def store(self, value: Any, address: Any, size: int) -> None:
+    def store(self, value: Any, address: Any, kind: str) -> None:
         """A vector to memory."""
-        self.builder.store(value, pointer(self.builder, address, value.type), align=size)
+        self.builder.store(value, pointer(self.builder, address, value.type), align=SIZES[kind])
 
     def intrinsic(self, name: str, *args: Any) -> Any:
         """LLVM's function of that name over vectors of one type."""

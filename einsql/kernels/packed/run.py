@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, isnan, prod
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from einsql.core.buffer_pool import empty
-from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
@@ -223,18 +222,21 @@ class _Part:
         flat_out, goal = array.reshape(-1), [s // dtype.itemsize for s in view.strides]
         flag = np.zeros(1, np.int64)
         free: list[Scratch] = []
-        parts = cut(*self.layout.sizes[:3], terms, thread_pool.threads())
+        extent = self.layout.sizes[:3]
+        parts = cut(extent, prod(extent) * terms, thread_pool.threads())
+        largest = [ceil(e / p) for e, p in zip(extent[1:], parts[1:], strict=True)]
 
-        def work(piece: tuple[int, ...]) -> None:
+        def work(piece: tuple[slice, ...]) -> None:
             try:
                 scratch = free.pop()
             except IndexError:
-                scratch = Scratch(program, parts)
-            p = np.array([*piece, terms, *goal, *strides, *scratch.addresses], np.int64)
+                scratch = Scratch(program, *largest)
+            ends = [end for part in piece for end in (part.start, part.stop)]
+            p = np.array([*ends, terms, *goal, *strides, *scratch.addresses], np.int64)
             kernel(p, flag, *flats, *scratch.arrays, flat_out, *program.consts, 1.0)
             free.append(scratch)
 
-        thread_pool.run(work, parts.pieces(), parts.count, tick)
+        thread_pool.run(work, slices(extent, parts), prod(parts), tick)
         return result, bool(flag[0])
 
     def allocate(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -268,61 +270,44 @@ class _Part:
             return result.astype(o.dtype.numpy, copy=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A partition of a result: the numbers of parts of its batches, rows and columns."""
+def cut(extent: tuple[int, int, int], points: int, threads: int) -> tuple[int, ...]:
+    """Cuts a result into short pieces that fit the cache, enough for all threads.
 
-    extent: tuple[int, int, int]
-    parts: tuple[int, int, int]
+    Args:
+        extent: The numbers of batches, rows and columns.
+        points: The points of all of them.
+        threads: The number of threads.
 
-    @property
-    def count(self) -> int:
-        """The number of pieces."""
-        return prod(self.parts)
-
-    @property
-    def largest(self) -> tuple[int, int]:
-        """The greatest rows and columns of a piece."""
-        _, m, n = (ceil(e / p) for e, p in zip(self.extent, self.parts, strict=True))
-        return m, n
-
-    def pieces(self) -> Iterator[tuple[int, ...]]:
-        """The start and end of the batches, rows and columns of each piece."""
-        for piece in slices(self.extent, self.parts):
-            yield tuple(end for part in piece for end in (part.start, part.stop))
-
-
-def cut(b: int, m: int, n: int, k: int, threads: int) -> Cut:
-    """Cuts a result into short pieces that fit the cache, enough for all threads."""
+    Returns:
+        The number of parts of each extent.
+    """
+    b, m, n = extent
     parts = [1, ceil(m / SPAN), ceil(n / SPAN)]
-    extent = (b, m, n)
-    share = m * n * k / (parts[1] * parts[2])
-    parts[0] = max(1, min(b, ceil(b * share / PIECE)))
-    while extent[0] / parts[0] <= 1 and share > PIECE:
+    several = min(2 * threads, points // SMALL_PIECE) if threads > 1 else 1
+    wanted = max(several, ceil(points / PIECE))
+    parts[0] = max(1, min(b, ceil(wanted / prod(parts))))
+    while prod(parts) < wanted:
         axis = 1 if m / parts[1] > n / parts[2] else 2
         if parts[axis] >= extent[axis]:
             break
         parts[axis] += 1
-        share = m * n * k / (parts[1] * parts[2])
-    wanted = 2 * threads if threads > 1 else 1
-    while prod(parts) < wanted and b * m * n * k / prod(parts) > SMALL_PIECE:
-        axis = 0 if parts[0] < b else 1 if m / parts[1] > n / parts[2] else 2
-        if parts[axis] >= extent[axis]:
-            break
-        parts[axis] += 1
-    return Cut(extent, (parts[0], parts[1], parts[2]))
+    return tuple(parts)
 
 
 class Scratch:
-    """The buffers of one thread: packed columns of both sides and running values."""
+    """The buffers of one thread: packed columns of both sides and running values.
 
-    def __init__(self, program: Program, cut: Cut) -> None:
-        m, n = cut.largest
-        left, right = ceil(m / program.rows), ceil(n / program.lanes)
-        sizes = [(kind, left * program.rows * program.depth) for kind in program.packed[ROWS]]
-        sizes += [(kind, right * program.lanes * program.depth) for kind in program.packed[COLUMNS]]
-        spread = (*program.packed[BOTH], *program.state)
-        sizes += [(kind, left * program.rows * right * program.lanes) for kind in spread]
+    Args:
+        program: The kernel.
+        m, n: The greatest rows and columns of a piece.
+    """
+
+    def __init__(self, program: Program, m: int, n: int) -> None:
+        tile, depth = program.tile, program.depth
+        high, wide = ceil(m / tile.rows) * tile.rows, ceil(n / tile.lanes) * tile.lanes
+        sizes = [(kind, high * depth) for kind in tile.a]
+        sizes += [(kind, wide * depth) for kind in tile.b]
+        sizes += [(kind, high * wide) for kind in (*tile.c, *tile.states)]
         self.arrays = [_aligned(size, kind) for kind, size in sizes]
         self.addresses = [a.ctypes.data for a in self.arrays]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -13,12 +14,12 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Expr, Label, Output, Value
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.loops.expressions import CARRIERS, Builder
+from einsql.kernels.packed.functions import FOREVER, SIZES, Tile
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
 from einsql.kernels.runtime.compile_cache import KERNEL
 from einsql.kernels.runtime.cpu_features import Machine
 
-SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}
 BLOCK = 32
 """FLOAT terms of a partial sum in FLOAT; partial sums are added in DOUBLE."""
@@ -26,8 +27,6 @@ LINE = 16
 """Consecutive terms that packing reads together: the elements of a cache line."""
 SLOW_ROWS = 2
 """Rows of a tile whose terms need many registers."""
-FOREVER = 2**62
-"""Terms of a block without a limit: more than any sum has, so that a sum is one block."""
 
 Leaf = Value | Label
 
@@ -56,90 +55,53 @@ class Program:
 
     Attributes:
         leaves: The operands, in the order of the arguments.
-        packed: The kinds of the packed columns of each side.
-        state: The kinds of the running values.
+        tile: The register tile.
+        consts: The literals that are arguments.
         depth: The number of terms that are packed at a time.
+        out: The type of the results.
     """
 
     source: str
     leaves: tuple[Leaf, ...]
-    packed: dict[str, tuple[str, ...]]
-    state: tuple[str, ...]
+    tile: Tile
     consts: tuple[np.generic, ...]
-    rows: int
-    lanes: int
     depth: int
     out: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """The reduction of values: fields of `tile.Tile`, and source that reads the results."""
-
-    reduction: str
-    run: str
-    state: str
-    ordered: bool
-    start: float
-    block: int
-    out: str
-    finish: str
 
 
 def generate(
     columns: Columns, output: Output, where: Expr | None, variant: Variant, machine: Machine
 ) -> Program:
     """Writes the kernel of one output."""
-    running = _running(output, where is not None, variant)
-    term = spell(columns, output.args[-1], variant.narrow)
-    test = None if where is None else spell(columns, where, variant.narrow)
-    packed = {
-        side: tuple(kind_of(e.dtype, variant.narrow) for e in exprs)
-        for side, exprs in columns.sides.items()
-    }
+    running, out, finish = _running(output, where is not None, variant)
+    a, b, c = (
+        tuple(kind_of(e.dtype, variant.narrow) for e in exprs) for exprs in columns.sides.values()
+    )
     consts = tuple(kind_of(c.dtype, variant.narrow) for c in columns.consts)
     inner = {kind_of(e.dtype, variant.narrow) for e in columns.inside} - {"i8"}
-    widest = max(SIZES[k] for k in {running.run, *inner}.union(*packed.values()))
-    pair = running.reduction.startswith("arg_")
+    widest = max(SIZES[k] for k in {running["run"], *inner, *a, *b, *c})
+    pair = running["reduction"].startswith("arg_")
     slow = is_slow(columns)
     wide = 2 if slow else _wide(machine, machine.width // widest, columns.layout.sizes[2])
-    lanes = wide * machine.width // widest
-    rows = _rows(machine, wide, pair, len(columns.inside), len(packed[COLUMNS]))
-    if slow:
-        rows = SLOW_ROWS
-    spec: dict[str, Any] = {
-        "rows": rows,
-        "lanes": lanes,
-        **packed,
-        "consts": consts,
-        "term": term,
-        "where": test,
-        "reduction": running.reduction,
-        "run": running.run,
-        "state": running.state,
-        "ordered": running.ordered,
-        "start": running.start,
-        "block": running.block,
-        "tame": variant.tame,
-        "fma": machine.fma,
-    }
-    depth = 256 if widest <= 4 else 128
-    state = (running.state, *(["i64" if SIZES[running.run] == 8 else "i32"] if pair else []))
+    rows = SLOW_ROWS if slow else _rows(machine, wide, pair, len(columns.inside), len(b))
+    tile = Tile(
+        rows=rows,
+        lanes=wide * machine.width // widest,
+        a=a,
+        b=b,
+        c=c,
+        consts=consts,
+        term=spell(columns, output.args[-1], variant.narrow),
+        where=None if where is None else spell(columns, where, variant.narrow),
+        tame=variant.tame,
+        fma=machine.fma,
+        **running,
+    )
     literals = tuple(
         np.dtype(NUMPY[k]).type(c.value) for c, k in zip(columns.consts, consts, strict=True)
     )
-    program = Program(
-        source="",
-        leaves=(),
-        packed=packed,
-        state=state,
-        consts=literals,
-        rows=rows,
-        lanes=lanes,
-        depth=depth,
-        out=running.out,
-    )
-    return _Text(columns, program, spec, running).program()
+    program = Program("", (), tile, literals, 256 if widest <= 4 else 128, out)
+    return _Text(columns, program, finish).program()
 
 
 def _wide(machine: Machine, lanes: int, columns: int) -> int:
@@ -160,53 +122,33 @@ def _rows(machine: Machine, wide: int, pair: bool, calls: int, columns: int) -> 
     return max(2, room // (2 * wide if pair else wide))
 
 
-def _running(o: Output, guarded: bool, v: Variant) -> _Running:
+def _running(o: Output, guarded: bool, v: Variant) -> tuple[dict[str, Any], str, str]:
+    """The reduction: fields of `Tile`, the type of the results, and source that reads them."""
     name, term = o.reduction or "", o.args[-1].dtype
-    kind = kind_of(term, v.narrow)
-    same = _Running(
-        reduction=name,
-        run=kind,
-        state=kind,
-        ordered=False,
-        start=0,
-        block=FOREVER,
-        out=CARRIERS[o.dtype],
-        finish="{0}",
-    )
+    kind, out, finish = kind_of(term, v.narrow), CARRIERS[o.dtype], "{0}"
+    running: dict[str, Any] = {"reduction": name, "run": kind, "state": kind}
     if name == "sum" and o.dtype.is_float:
         run = kind if kind in ("f32", "f64") and not v.careful else "f64"
-        block = BLOCK if run == "f32" else FOREVER
-        done = "round_half({0})" if o.dtype is DType.HALF else "{0}"
-        return replace(same, run=run, state="f64", block=block, finish=done)
+        running |= {"run": run, "state": "f64", "block": BLOCK if run == "f32" else FOREVER}
+        return running, out, "round_half({0})" if o.dtype is DType.HALF else finish
     if name == "sum":
-        run = "i32" if v.small else "i64"
-        return replace(same, run=run, state="i64", out="int64")
+        return running | {"run": "i32" if v.small else "i64", "state": "i64"}, "int64", finish
     if name == "product":
-        return replace(same, run="f64", state="f64", start=1)
+        return running | {"run": "f64", "state": "f64", "start": 1}, out, finish
     if term is DType.BOOLEAN and name in ("min", "max", "bool_and", "bool_or"):
         every = name in ("min", "bool_and")
-        name = "bool_and" if every else "bool_or"
-        return replace(same, reduction=name, start=int(every), finish="{0} != 0")
+        running |= {"reduction": "bool_and" if every else "bool_or", "start": int(every)}
+        return running, out, "{0} != 0"
     if kind == "i8" or (guarded and kind == "i32" and term is DType.BIGINT):
         kind = "i32" if kind == "i8" else "i64"
-    lowest = name.endswith("min")
-    pair = name.startswith("arg_")
-    out, finish = ("int64", "{0}") if pair else (CARRIERS[o.dtype], "{0}")
+    lowest, pair = name.endswith("min"), name.startswith("arg_")
     exact = term.is_float and (not v.tame or (guarded and lowest))
     if exact:
         kind = "i64" if kind == "f64" else "i32"
         finish = finish if pair else "order_back({0})"
-    start: float = _extreme(kind, term, lowest, exact)
-    return _Running(
-        reduction=name,
-        run=kind,
-        state=kind,
-        ordered=exact,
-        start=start,
-        block=FOREVER,
-        out=out,
-        finish=finish,
-    )
+    start = _extreme(kind, term, lowest, exact)
+    running |= {"run": kind, "state": kind, "ordered": exact, "start": start}
+    return running, "int64" if pair else out, finish
 
 
 def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
@@ -227,11 +169,13 @@ def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
 
 _HEADER = """\
 import math
+from math import inf
 
 import numpy as np
 from numba import njit, types
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
-from einsql.kernels.packed.tile import tile
+from einsql.kernels.packed.functions import Tile
+from einsql.kernels.packed.tile import packed_tile
 from einsql.kernels.runtime.compiled_functions import (
     eq, idiv, less, order_back, ratio, remainder, round_away, round_half, truncate,
 )
@@ -241,15 +185,9 @@ from einsql.kernels.runtime.float32_math import cos, log10, power, sin
 
 
 class _Text(Builder):
-    def __init__(
-        self,
-        columns: Columns,
-        program: Program,
-        spec: dict[str, Any],
-        running: _Running,
-    ) -> None:
+    def __init__(self, columns: Columns, program: Program, finish: str) -> None:
         super().__init__()
-        self.columns, self.what, self.spec, self.running = columns, program, spec, running
+        self.columns, self.what, self.tile, self.finish = columns, program, program.tile, finish
         self.leaves: list[Leaf] = []
         self.side = ROWS
 
@@ -257,23 +195,24 @@ class _Text(Builder):
         self.lines, self.known, self.temps, self.side = [], {}, 0, side
 
     def program(self) -> Program:
-        w = self.what
-        rows, lanes, depth = w.rows, w.lanes, w.depth
-        kinds = {side: w.packed[side] for side in (ROWS, COLUMNS)}
+        w, depth = self.tile, self.what.depth
+        rows, lanes = w.rows, w.lanes
         packing = [
             *self.packing(ROWS, f"high = min({rows}, m1 - m0 - panel * {rows})", "i", "high"),
             *self.packing(COLUMNS, f"wide = min({lanes}, n1 - n0 - panel * {lanes})", "j", "wide"),
         ]
-        address = []
-        for side, count, panel in ((ROWS, rows, "ir"), (COLUMNS, lanes, "jr")):
-            places = [
-                f"p{side}{n} + {panel} * {depth * count * SIZES[k]}"
-                for n, k in enumerate(kinds[side])
-            ]
-            address.append(f"({', '.join(places)},)")
-        over = [f"pc{n} + tile_ * {rows * lanes * SIZES[k]}" for n, k in enumerate(w.packed[BOTH])]
-        states = [f"s{n} + tile_ * {rows * lanes * SIZES[k]}" for n, k in enumerate(w.state)]
-        consts = [f"q{n}" for n in range(len(w.consts))]
+
+        def places(name: str, kinds: Sequence[str], number: str, size: int) -> str:
+            each = [f"{name}{n} + {number} * {size * SIZES[k]}, " for n, k in enumerate(kinds)]
+            return f"({''.join(each)})"
+
+        arguments = [
+            places(f"p{ROWS}", w.a, "ir", depth * rows),
+            places(f"p{COLUMNS}", w.b, "jr", depth * lanes),
+            places(f"p{BOTH}", w.c, "tile_", rows * lanes) if w.c else "(0,)",
+            places("s", w.states, "tile_", rows * lanes),
+            f"({''.join(f'q{n}, ' for n in range(len(w.consts)))}one)",
+        ]
         body = [
             "for b in range(b0, b1):",
             *(f"    {line}" for line in self.spreading()),
@@ -283,25 +222,23 @@ class _Text(Builder):
             "        for jr in range(right):",
             "            for ir in range(left):",
             "                tile_ = jr * left + ir",
-            "                micro(depth, k0 == 0, k0, "
-            f"{address[0]}, {address[1]}, ({', '.join(over) or '0'},), ({', '.join(states)},), "
-            f"({', '.join([*consts, 'one'])},), one)",
+            f"                micro(depth, k0 == 0, k0, {', '.join(arguments)}, one)",
             *(f"    {line}" for line in self.storing()),
         ]
-        return replace(w, source=self.assemble(body), leaves=tuple(self.leaves))
+        return replace(self.what, source=self.assemble(body), leaves=tuple(self.leaves))
 
     # Packing -----------------------------------------------------------------------
 
     def packing(self, side: str, size: str, inner: str, count: str) -> list[str]:
         """Writes the loops that compute one side's columns, panel by panel."""
         rows = side == ROWS
-        wide = self.what.rows if rows else self.what.lanes
+        wide = self.tile.rows if rows else self.tile.lanes
         panels = "left" if rows else "right"
         start = f"{'m0' if rows else 'n0'} + panel * {wide}"
         index = f"np.uintp((panel * {self.what.depth} + k) * {wide} + {inner})"
         self.start(side)
         for n, e in enumerate(self.columns.sides[side]):
-            self.pack(f"y{side}{n}[{index}]", self.what.packed[side][n], e)
+            self.pack(f"y{side}{n}[{index}]", self.tile.packed[side][n], e)
         element = "m" if rows else "n"
         # Complete cache lines are read if terms are contiguous; neighbours are copied otherwise.
         read = [n for n, x in enumerate(self.leaves) if self.columns.side(x) == side]
@@ -327,10 +264,10 @@ class _Text(Builder):
     def spreading(self) -> list[str]:
         """Writes the loops that pack values of rows and columns without terms, tile by tile."""
         self.start(BOTH)
-        w = self.what
+        w = self.tile
         index = f"np.uintp(((jr * left + ir) * {w.rows} + i) * {w.lanes} + j)"
         for n, e in enumerate(self.columns.sides[BOTH]):
-            self.pack(f"yc{n}[{index}]", w.packed[BOTH][n], e)
+            self.pack(f"yc{n}[{index}]", w.c[n], e)
         if not self.lines:
             return []
         return [
@@ -365,10 +302,11 @@ class _Text(Builder):
     # The kernel --------------------------------------------------------------------
 
     def storing(self) -> list[str]:
-        w, final = self.what, len(self.what.state) - 1
+        w, final = self.tile, len(self.tile.states) - 1
         size = w.rows * w.lanes
-        value = self.running.finish.format("v")
-        check = self.running.reduction == "sum" and self.running.run == "f32"
+        check = w.reduction == "sum" and w.run == "f32"
+        value = self.finish.format("v")
+        stored = value if self.what.out == "boolean" else f"np.{self.what.out}({value})"
         return [
             *_tiles(w),
             f"            source = (jr * left + ir) * {size} + i * {w.lanes}",
@@ -377,11 +315,11 @@ class _Text(Builder):
             "            for j in range(wide):",
             f"                v = c{final}[np.uintp(source + j)]",
             *(["                wild |= v - v != 0"] if check else []),
-            f"                o[np.uintp(goal + j * on)] = {_stored(w.out, value)}",
+            f"                o[np.uintp(goal + j * on)] = {stored}",
         ]
 
     def assemble(self, body: list[str]) -> str:
-        w = self.what
+        w = self.tile
         names, kinds = ["p", "flag"], ["int64[::1]", "int64[::1]"]
         unpack = [
             "b0, b1, m0, m1, n0, n1, terms = p[0], p[1], p[2], p[3], p[4], p[5], p[6]",
@@ -394,38 +332,34 @@ class _Text(Builder):
             kinds.append(f"Array({carrier}, 1, 'C', readonly=True)")
             unpack.append(f"x{n}b, x{n}s, x{n}k = p[{at}], p[{at + 1}], p[{at + 2}]")
             at += 3
-        for side, packed in w.packed.items():
-            for n, k in enumerate(packed):
-                names.append(f"y{side}{n}")
+        for name, address, kinds_of in (
+            *((f"y{side}", f"p{side}", packed) for side, packed in w.packed.items()),
+            ("c", "s", w.states),
+        ):
+            for n, k in enumerate(kinds_of):
+                names.append(f"{name}{n}")
                 kinds.append(f"{NUMPY[k]}[::1]")
-                unpack.append(f"p{side}{n} = p[{at}]")
+                unpack.append(f"{address}{n} = p[{at}]")
                 at += 1
-        for n, k in enumerate(w.state):
-            names.append(f"c{n}")
-            kinds.append(f"{NUMPY[k]}[::1]")
-            unpack.append(f"s{n} = p[{at}]")
-            at += 1
         names += ["o", *(f"q{n}" for n in range(len(w.consts))), "one"]
-        kinds += [f"{w.out}[::1]"]
-        kinds += [c.dtype.name for c in w.consts] + ["float64"]
+        kinds += [f"{self.what.out}[::1]", *(NUMPY[k] for k in w.consts), "float64"]
         unpack += [
             f"left = (m1 - m0 + {w.rows - 1}) // {w.rows}",
             f"right = (n1 - n0 + {w.lanes - 1}) // {w.lanes}",
             "wild = False",
         ]
-        spec = ",\n".join(f"    {name}={_spelled(value)}" for name, value in self.spec.items())
         head = f'@njit("void({", ".join(kinds)})", {KERNEL})'
         lines = [*unpack, *body, "if wild:", "    flag[0] = 1"]
         return (
-            f"{_HEADER}micro = tile(\n{spec},\n)\n\n\n{head}\ndef kernel({', '.join(names)}):\n"
+            f"{_HEADER}micro = packed_tile({w!r})\n\n\n{head}\ndef kernel({', '.join(names)}):\n"
             + "\n".join(f"    {line}" for line in lines)
             + "\n"
         )
 
 
-def _tiles(program: Program) -> list[str]:
+def _tiles(tile: Tile) -> list[str]:
     """Writes the loops over the rows of a piece's register tiles within the result."""
-    rows, lanes = program.rows, program.lanes
+    rows, lanes = tile.rows, tile.lanes
     return [
         "for jr in range(right):",
         f"    wide = min({lanes}, n1 - n0 - jr * {lanes})",
@@ -433,13 +367,3 @@ def _tiles(program: Program) -> list[str]:
         f"        high = min({rows}, m1 - m0 - ir * {rows})",
         "        for i in range(high):",
     ]
-
-
-def _stored(out: str, value: str) -> str:
-    return value if out == "boolean" else f"np.{out}({value})"
-
-
-def _spelled(value: object) -> str:
-    if isinstance(value, float):
-        return f'float("{value}")'
-    return repr(value)

@@ -6,72 +6,25 @@ kernels; importing this module imports Numba.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from einsql.core.records import dataclass
-from einsql.kernels.packed.functions import LANES
-from einsql.kernels.packed.registers import BIT, TYPES, Registers, is_float
+from einsql.kernels.packed.functions import LANES, SIZES, Tile
+from einsql.kernels.packed.registers import TYPES, Registers, is_float
+from einsql.kernels.runtime.register_tiles import WORD, repeat, tile
 from einsql.kernels.runtime.vector_values import pointer
 
-_WORD = ir.IntType(64)
-_SIZES = {"f32": 4, "f64": 8, "i8": 1, "i32": 4, "i64": 8}
 
-
-@dataclass(frozen=True)
-class Tile:
-    """The computation of a tile; generated source spells it out.
-
-    Expressions are `("a", n)`, `("b", n)` and `("c", n)` for columns, `("const", n)` for arguments,
-    `("literal", kind, value)`, and `(function, kind, argument, …)` where the kind is that of
-    the result.
-
-    Attributes:
-        rows, lanes: How many rows and columns of the result.
-        a, b, c: Kinds of the packed values of each side, and of those packed tile by tile.
-        consts: Kinds of the literals that are arguments.
-        term: The term of the reduction.
-        where: The condition that selects points, or None.
-        reduction: Of `ir.functions.REDUCTIONS`.
-        run: Kind of the running values in registers.
-        state: Kind of the running values in memory.
-        ordered: Whether running floats are integers of the same order.
-        start: The initial running value, as an element of kind `run`.
-        block: How many terms are combined in registers before they meet those in memory.
-        tame: Whether no NaN can occur.
-        fma: Whether the processor multiplies and adds in one instruction.
-    """
-
-    rows: int
-    lanes: int
-    a: Sequence[str]
-    b: Sequence[str]
-    c: Sequence[str]
-    consts: Sequence[str]
-    term: tuple[Any, ...]
-    where: tuple[Any, ...] | None
-    reduction: str
-    run: str
-    state: str
-    ordered: bool
-    start: float
-    block: int
-    tame: bool
-    fma: bool
-
-
-def tile(**spec: Any) -> Any:
+def packed_tile(what: Tile) -> Any:
     """A Numba function that takes a panel of rows and one of columns into a tile.
 
     Its arguments are `(depth, first, at, a, b, c, state, consts, one)`: how many terms, whether
     the tile is new, the number of the first term, addresses of the packed columns and of the
     running values, literals, and a float64 1.
     """
-    what = Tile(**spec)
 
     def typed(
         _: Any,
@@ -107,75 +60,42 @@ class _Writer:
         self.b = [take(b, n) for n in range(len(what.b))]
         self.c = [take(c, n) for n in range(len(what.c))]
         self.consts = [self.r.splat(take(consts, n)) for n in range(len(what.consts))]
-        self.state = [take(state, n) for n in range(1 + self.is_pair)]
-        self.run = [what.run, *["i64" if _SIZES[what.run] == 8 else "i32"] * self.is_pair]
-
-    @property
-    def is_pair(self) -> bool:
-        return self.what.reduction.startswith("arg_")
+        self.state = [take(state, n) for n in range(len(what.runs))]
 
     def write(self) -> None:
-        """Loops over blocks of terms, and over the terms of each."""
-        builder, zero = self.builder, ir.Constant(_WORD, 0)
-        before = builder.block
-        blocks, terms, after, end = (
-            builder.append_basic_block(x) for x in ("blocks", "terms", "after", "end")
-        )
-        builder.branch(blocks)
-        builder.position_at_end(blocks)
-        start = builder.phi(_WORD)
-        start.add_incoming(zero, before)
-        new = builder.phi(BIT)
-        new.add_incoming(self.first, before)
-        stop = builder.add(start, ir.Constant(_WORD, self.what.block))
+        """Emits loops over blocks of terms, and over the terms of each."""
+        repeat(self.builder, (WORD(0), self.depth, self.what.block), [], self.block)
+
+    def block(self, start: Any, _: Sequence[Any]) -> list[Any]:
+        builder = self.builder
+        new = builder.and_(self.first, builder.icmp_signed("==", start, WORD(0)))
+        stop = builder.add(start, WORD(self.what.block))
         stop = builder.select(builder.icmp_signed("<", stop, self.depth), stop, self.depth)
         begin = [self.begin(row, new) for row in range(self.what.rows)]
-        builder.branch(terms)
-
-        builder.position_at_end(terms)
-        k = builder.phi(_WORD)
-        k.add_incoming(start, blocks)
-        running = [[builder.phi(v.type) for v in row] for row in begin]
-        for row, values in zip(running, begin, strict=True):
-            for phi, value in zip(row, values, strict=True):
-                phi.add_incoming(value, blocks)
-        point = self.point(k)
-        combined = [self.combine(point(row), running[row]) for row in range(self.what.rows)]
-        following = builder.add(k, ir.Constant(_WORD, 1))
-        k.add_incoming(following, terms)
-        for row, values in zip(running, combined, strict=True):
-            for phi, value in zip(row, values, strict=True):
-                phi.add_incoming(value, terms)
-        builder.cbranch(builder.icmp_signed("<", following, stop), terms, after)
-
-        builder.position_at_end(after)
-        for at, results in enumerate(combined):
-            self.merge(at, results, new)
-        start.add_incoming(stop, after)
-        new.add_incoming(ir.Constant(BIT, 0), after)
-        builder.cbranch(builder.icmp_signed("<", stop, self.depth), blocks, end)
-        builder.position_at_end(end)
+        for row, values in enumerate(tile(builder, (start, stop), begin, self.read, self.combine)):
+            self.merge(row, values, new)
+        return []
 
     # Running values ----------------------------------------------------------------
 
     def begin(self, row: int, new: Any) -> list[Any]:
         """The initial running values of a row in a block."""
-        starts = [self.identity(), *[self.r.literal(TYPES[k], 0) for k in self.run[1:]]]
+        starts = [self.identity(), *[self.r.literal(TYPES[k], 0) for k in self.what.runs[1:]]]
         if self.what.reduction == "sum":
             return starts
         return [
             self.r.choose(self.r.splat(new), start, self.kept(row, n, kind))
-            for n, (start, kind) in enumerate(zip(starts, self.run, strict=True))
+            for n, (start, kind) in enumerate(zip(starts, self.what.runs, strict=True))
         ]
 
     def identity(self) -> Any:
         return self.r.literal(TYPES[self.what.run], self.what.start)
 
     def kept(self, row: int, n: int, kind: str) -> Any:
-        return self.r.load(self.place(row, n, kind), TYPES[kind], _SIZES[kind])
+        return self.r.load(self.place(row, n, kind), kind)
 
     def place(self, row: int, n: int, kind: str) -> Any:
-        offset = ir.Constant(_WORD, row * self.what.lanes * _SIZES[kind])
+        offset = WORD(row * self.what.lanes * SIZES[kind])
         return self.builder.add(self.state[n], offset)
 
     def merge(self, row: int, values: Sequence[Any], new: Any) -> None:
@@ -187,36 +107,31 @@ class _Writer:
             )
             part = self.r.cast(values[0], kind)
             plus = self.builder.fadd if is_float(part) else self.builder.add
-            self.r.store(plus(old, part), self.place(row, 0, kind), _SIZES[kind])
+            self.r.store(plus(old, part), self.place(row, 0, kind), kind)
             return
-        for n, (value, width) in enumerate(zip(values, self.run, strict=True)):
-            self.r.store(value, self.place(row, n, width), _SIZES[width])
+        for n, (value, width) in enumerate(zip(values, self.what.runs, strict=True)):
+            self.r.store(value, self.place(row, n, width), width)
 
     # Terms -------------------------------------------------------------------------
 
-    def point(self, k: Any) -> Callable[[int], _Point]:
-        """The values of term `k` that every row reads."""
+    def read(self, k: Any) -> tuple[Any, list[Any], Any]:
+        """The index of the first row's element, the columns, and the number of a term."""
         builder = self.builder
         columns = []
         for kind, address in zip(self.what.b, self.b, strict=True):
-            step = ir.Constant(_WORD, self.what.lanes * _SIZES[kind])
-            at = builder.add(address, builder.mul(k, step))
-            columns.append(self.r.load(at, TYPES[kind], _SIZES[kind]))
+            step = WORD(self.what.lanes * SIZES[kind])
+            columns.append(self.r.load(builder.add(address, builder.mul(k, step)), kind))
         number = None
-        if self.is_pair:
+        if self.what.is_pair:
             low = builder.add(k, self.at)
-            width = TYPES[self.run[1]]
-            number = self.r.splat(low if width == _WORD else builder.trunc(low, width))
-        first = builder.mul(k, ir.Constant(_WORD, self.what.rows))
+            width = TYPES[self.what.runs[1]]
+            number = self.r.splat(low if width == WORD else builder.trunc(low, width))
+        return builder.mul(k, WORD(self.what.rows)), columns, number
 
-        def of(row: int) -> _Point:
-            index = builder.add(first, ir.Constant(_WORD, row))
-            return _Point(self, row, index, columns, number)
-
-        return of
-
-    def combine(self, point: _Point, old: Sequence[Any]) -> list[Any]:
+    def combine(self, row: int, term: tuple[Any, list[Any], Any], old: Sequence[Any]) -> list[Any]:
         """A row's running values with one more term."""
+        first, columns, number = term
+        point = _Point(self, row, self.builder.add(first, WORD(row)), columns, number)
         what, r = self.what, self.r
         r.adding = r.multiplying = 0
         name = what.reduction
@@ -226,7 +141,7 @@ class _Writer:
         if name in ("min", "max", "arg_min", "arg_max"):
             r.adding = 1
         new = point.value(what.term)
-        if what.ordered and self.is_pair:  # -0.0 ties with 0.0
+        if what.ordered and self.what.is_pair:  # -0.0 ties with 0.0
             new = self.builder.fadd(new, r.literal(new.type.element, 0.0))
         new = r.order(new) if what.ordered else r.cast(new, what.run)
         if where is not None:
@@ -237,7 +152,7 @@ class _Writer:
             return [r.either(old[0], new) if name == "bool_or" else r.both(old[0], new)]
         better = self.below(new, old[0]) if name.endswith("min") else self.below(old[0], new)
         values = [self.builder.select(better, new, old[0])]
-        if self.is_pair:
+        if self.what.is_pair:
             values.append(self.builder.select(better, point.number, old[1]))
         return values
 
@@ -280,9 +195,9 @@ class _Point:
             return self.columns[e[1]]
         if head == "c":
             kind = writer.what.c[e[1]]
-            offset = ir.Constant(_WORD, self.row * writer.what.lanes * _SIZES[kind])
+            offset = WORD(self.row * writer.what.lanes * SIZES[kind])
             place = writer.builder.add(writer.c[e[1]], offset)
-            return writer.r.load(place, TYPES[kind], _SIZES[kind])
+            return writer.r.load(place, kind)
         if head == "const":
             return writer.consts[e[1]]
         if head == "literal":
@@ -290,7 +205,7 @@ class _Point:
         if head == "a":
             kind = writer.what.a[e[1]]
             builder = writer.builder
-            offset = builder.mul(self.index, ir.Constant(_WORD, _SIZES[kind]))
+            offset = builder.mul(self.index, WORD(SIZES[kind]))
             place = pointer(builder, builder.add(writer.a[e[1]], offset), TYPES[kind])
             return writer.r.splat(builder.load(place))
         args = [self.value(x) for x in e[2:]]

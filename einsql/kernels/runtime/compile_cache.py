@@ -43,12 +43,12 @@ COMPILED = (
     "runtime/vector_math",
     "runtime/float32_math",
     "runtime/vector_values",
+    "runtime/register_tiles",
     "groups/panels",
     "groups/tiles",
     "packed/functions",
     "packed/registers",
     "packed/tile",
-    "matmul/registers",
 )
 """Modules whose functions are compiled into kernels."""
 _COMPILER = ("compiler", "translator", "translated_expressions")
