@@ -209,14 +209,17 @@ def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
     """True if loops may be compiled that run an output at memory bandwidth.
 
-    These are sums of one operand, and products without a sum.
+    These are sums of one operand, products without a sum, and sums of products of two arrays
+    that are added row by row.
     """
     product = product_of(node, output)
     if product is None or jit == "never":
         return False
-    if product.right:
-        return node.points >= STREAMED and len(node.keys) == len(node.axes)
-    return node.points > SMALL
+    if not product.right:
+        return node.points > SMALL
+    left, right = (node.operands[f[0].operand].labels for f in (product.left, product.right))
+    by_rows = left == right and left[-1] in node.keys
+    return node.points >= STREAMED and (by_rows or len(node.keys) == len(node.axes))
 
 
 def _windows(node: EinSum, output: Output) -> bool:
