@@ -72,10 +72,6 @@ def _match_running(node: EinSum, jit: str = "wait") -> Runner | None:
     return running.compile_running(node, lambda part: compile_node(part, jit).run)
 
 
-def _match_gather(node: EinSum, jit: str = "wait") -> Runner | None:
-    return segments.compile_gather(node, jit != "never") if _computes_labels(node) else None
-
-
 def _match_segments(node: EinSum) -> Runner | None:
     return segments.compile_segments(node) if _computes_labels(node) else None
 
@@ -93,7 +89,6 @@ WINDOWS = Kernel(
     "a float product of an operand read through affine labels is register tiles",
     _match_windows,
 )
-GATHER = Kernel("gather", "rows found by number are copied", _match_gather, takes_half=True)
 SEGMENTS = Kernel(
     "segments", "reductions by a key found in data add rows up, or sort them first", _match_segments
 )
@@ -131,7 +126,6 @@ KERNELS: tuple[Kernel, ...] = (
     SPARSE,
     CONTRACTION,
     WINDOWS,
-    GATHER,
     SEGMENTS,
     PACKED,
     VECTOR,
@@ -215,14 +209,17 @@ def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
     """True if loops may be compiled that run an output at memory bandwidth.
 
-    These are sums of one operand, and products without a sum.
+    These are sums of one operand, products without a sum, and sums of products of two arrays
+    that are added row by row.
     """
     product = product_of(node, output)
     if product is None or jit == "never":
         return False
-    if product.right:
-        return node.points >= STREAMED and len(node.keys) == len(node.axes)
-    return node.points > SMALL
+    if not product.right:
+        return node.points > SMALL
+    left, right = (node.operands[f[0].operand].labels for f in (product.left, product.right))
+    by_rows = left == right and left[-1] in node.keys
+    return node.points >= STREAMED and (by_rows or len(node.keys) == len(node.axes))
 
 
 def _windows(node: EinSum, output: Output) -> bool:
@@ -256,10 +253,9 @@ def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
     contraction = UNCOMPILED if jit == "never" else CONTRACTION
     looked = convolutions.as_windows(node) if _computes_labels(node) else None
     if looked is None:
-        gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
         if compiled and all(_streams(node, o, jit) for o in node.outputs):
             return _first((LOOPS, contraction), node, jit)
-        return _first((VIEWS, contraction, gather, *_general(node, jit)), node, jit)
+        return _first((VIEWS, contraction, *_general(node, jit)), node, jit)
     kernels = _general(looked.node, jit)
     if not looked.overlap:  # a contraction might copy overlapping elements repeatedly
         kernels = (VIEWS, contraction, *kernels)
@@ -287,7 +283,8 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
     """The kernels for nodes with arithmetic, the preferred one first."""
     if jit == "never":
         return (VECTOR,)
-    if jit != "always" and (node.points * len(node.outputs) <= SMALL or vector.is_gather(node)):
+    moves = vector.is_gather(node) and node.points <= vector.GATHER_BLOCK
+    if jit != "always" and (node.points * len(node.outputs) <= SMALL or moves):
         return (VECTOR,)
     return (PACKED, LOOPS, VECTOR)
 

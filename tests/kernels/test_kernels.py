@@ -32,9 +32,9 @@ from einsql.kernels import KERNELS, Arrays, Kernel, Runner, compile_node
 from einsql.kernels.loops import loop_cuts
 from einsql.kernels.matmul import layout, multiply, pieces, rows
 from einsql.kernels.matmul.contraction import CONTRACTION
-from einsql.kernels.registry import GATHER, SEGMENTS, VECTOR, WINDOWS
+from einsql.kernels.registry import SEGMENTS, VECTOR, WINDOWS
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.segments import gather, reduce
+from einsql.kernels.segments import reduce
 from einsql.kernels.vectorized import sums, vector
 from einsql.kernels.vectorized.sums import accurate_sum
 from einsql.kernels.vectorized.vector import compile_vector
@@ -137,9 +137,8 @@ def operations(draw: st.DrawFn) -> Case:
 EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
     VIEWS.name: (copies(), 100),
     CONTRACTION.name: (products(), 300),
-    VECTOR.name: (st.one_of(cases(), operations()), 500),
+    VECTOR.name: (st.one_of(cases(), operations(), gathers()), 600),
     WINDOWS.name: (convolutions(), 60),
-    GATHER.name: (gathers(), 100),
     SEGMENTS.name: (segments(), 30),
     "loops": (products(), 3),  # has a test file of its own
 }
@@ -170,19 +169,6 @@ def test_kernel(kernel: Kernel) -> None:
         check(case, runner)
 
     answers()
-
-
-@settings(max_examples=100)
-@given(gathers())
-def test_gathers_that_come_again(case: Case) -> None:
-    """They are compiled then."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather, "SMALL", 1)
-        patch.setattr(gather, "PARALLEL", 1)
-        runner = GATHER.match(case.node)
-        assert runner is not None
-        check(case, runner)
-        check(case, runner)
 
 
 @pytest.mark.parametrize("near", [0, 2**16], ids=["sorted", "scattered"])

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
 from einsql.kernels.loops.codegen import cells
 from einsql.kernels.loops.expressions import Program, first_error
-from einsql.kernels.loops.loop_nest import free_labels
 from einsql.kernels.scalars import bounds_of, fails
+from einsql.kernels.segments.rows import placed, places
 from einsql.kernels.vectorized.reductions import start_of
 from einsql.kernels.vectorized.views import window
 
@@ -181,40 +180,14 @@ def literal(c: Const) -> Any:
     return np.float32(value) if c.dtype is DType.HALF else value
 
 
-def _placed(node: EinSum, grid: Grid) -> list[Axis]:
-    """The computed axes that depend only on sorted labels."""
-    decided = free_labels(node)
-    return [a for a in node.axes if a.define is not None and decided[a.label] <= {*grid.sorted}]
-
-
 def _tells_too_early(node: EinSum, grid: Grid) -> bool:
     """True if sorting could raise at a point that another computed axis excludes."""
-    placed = _placed(node, grid)
-    others = any(a.define is not None and a not in placed for a in node.axes)
-    return others and any(a.define is not None and fails(a.define, bounds_of(node)) for a in placed)
+    early = placed(node, grid.sorted)
+    others = any(a.define is not None and a not in early for a in node.axes)
+    return others and any(a.define is not None and fails(a.define, bounds_of(node)) for a in early)
 
 
 def _places(node: EinSum, grid: Grid) -> EinSum:
-    """Creates a node that computes the position of each point's key among the computed keys.
-
-    Positions start at 1; 0 is the result for points without a key.
-    """
-    needed = [a.label for a in _placed(node, grid)]
-    axes = tuple(a for a in node.axes if a.label in needed or a.label in grid.sorted)
-    place: Expr = Const(0, DType.BIGINT)
-    for k in node.keys:
-        if k not in grid.nest.loops or k in grid.sorted:
-            place = _digit(place, node.axis(k))
-    place = _call("add", place, Const(1, DType.BIGINT))
-    output = Output("place", (place,), DType.BIGINT)
-    return replace(node, axes=axes, guard=TRUE, keys=grid.sorted, outputs=(output,), hint=())
-
-
-def _digit(number: Expr, axis: Axis) -> Expr:
-    """Appends a label as a digit to a number."""
-    digit = _call("sub", Label(axis.label), Const(axis.lo, DType.BIGINT))
-    return _call("add", _call("mul", number, Const(axis.extent, DType.BIGINT)), digit)
-
-
-def _call(fn: str, a: Expr, b: Expr) -> Expr:
-    return Call(fn, (a, b), DType.BIGINT)
+    """Creates a node that computes the place of each point's key among the computed keys."""
+    keys = [k for k in node.keys if k not in grid.nest.loops or k in grid.sorted]
+    return places(node, grid.sorted, keys)

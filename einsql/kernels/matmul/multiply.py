@@ -67,8 +67,8 @@ LONG_SUM = 2**12
 """Terms from which cutting a sum pays."""
 COMPILED = 2**21
 """Points from which a compiled kernel pays for its compilation."""
-IN_ORDER = 2**16
-"""Terms up to which np.einsum adds rows to each other, in blocks of terms."""
+IN_ORDER = 2**11
+"""Terms up to which np.einsum adds rows to each other."""
 
 
 class Multiplied:

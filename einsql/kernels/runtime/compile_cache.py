@@ -153,11 +153,6 @@ class Hurrying:
         _thread.hurries = self._before
 
 
-def hurries() -> bool:
-    """Whether `at_hand` does not wait on this thread."""
-    return _thread.hurries
-
-
 def at_hand(source: str) -> Kernel | None:
     """Returns a kernel that speeds work up, or None while it is being compiled.
 

@@ -319,20 +319,6 @@ def give_back(_: Any, address: Any) -> Any:
 
 
 @intrinsic
-def copy_bytes(_: Any, to: Any, source: Any, count: Any) -> Any:
-    """Copies bytes from one address to another; the places do not overlap."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        to, source = (builder.inttoptr(a, byte) for a in args[:2])
-        copy: Any = cgutils.raw_memcpy  # Numba's own is not annotated
-        copy(builder, to, source, args[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(to, source, count), generate
-
-
-@intrinsic
 def prefetch(_: Any, address: Any) -> Any:
     """Brings a line of memory that is soon read nearer; the address may be any."""
 

@@ -1,10 +1,9 @@
-"""Labels found in data: rows copied by number, and reductions of rows by a computed key.
+"""Reductions by a key found in data.
 
-`rows` chooses the labels that number rows and computes derived labels per row; `gather` copies
-rows; `reduce` sorts rows by segment and runs the kernel that `source` writes.
+`rows` chooses the labels that number rows, and computes the place of each row's key; `reduce`
+sorts rows by it, or adds them to their results directly.
 """
 
-from einsql.kernels.segments.gather import compile_gather
 from einsql.kernels.segments.reduce import compile_segments
 
-__all__ = ["compile_gather", "compile_segments"]
+__all__ = ["compile_segments"]

@@ -43,8 +43,7 @@ from einsql.kernels.loops.generated import Loops
 from einsql.kernels.loops.loop_cuts import Box
 from einsql.kernels.loops.loop_nest import Mode, Nest
 from einsql.kernels.runtime import compile_cache
-from einsql.kernels.scalars import labels_read
-from einsql.kernels.segments.rows import Numbers, Rows, inside, numbering, rows_of, size
+from einsql.kernels.segments.rows import Rows, number, places, rows_of, size
 from einsql.kernels.vectorized.reductions import merge
 from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import is_presence
@@ -69,13 +68,13 @@ from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 def kernel(segments, count, starts, order):
     '''Counts the rows of each segment and sorts rows by segment, in their order.
 
-    Rows outside [0, count) are left out. Returns whether rows were in order, and all in
-    a segment; `order` is not written then.
+    Segments are numbered from 1; rows of segment 0 are left out. Returns whether rows were in
+    order, and all in a segment; `order` is not written then.
     '''
     least = np.int64(0)
     ordered = True
     for e in range(segments.shape[0]):
-        s = segments[e]
+        s = segments[e] - 1
         ordered &= least <= s
         least = s
         if np.uint64(s) < np.uint64(count):
@@ -91,7 +90,7 @@ def kernel(segments, count, starts, order):
     for s in range(count):
         free[s] = starts[s]
     for e in range(segments.shape[0]):
-        s = segments[e]
+        s = segments[e] - 1
         if np.uint64(s) < np.uint64(count):
             order[np.uintp(free[np.uintp(s)])] = e
             free[np.uintp(s)] += 1
@@ -192,8 +191,8 @@ class _Sorted:
     """Sorts rows by segment, and reduces segments in parallel."""
 
     def __init__(self, node: EinSum, rows: Rows, segments: tuple[str, ...]) -> None:
-        self.node, self.rows, self.segments = node, rows, segments
-        self.numbers_of = numbering(node, rows)
+        self.node, self.rows = node, rows
+        self.places = Loops(places(node, rows.labels, segments)).run
         self.width = size(node, rows.features)
         self.count = size(node, segments)
         self.total = size(node, rows.labels)
@@ -204,7 +203,7 @@ class _Sorted:
 
     def run(self, operands: Sequence[Arrays], tick: Tick) -> Reduced:
         """Reduces the rows."""
-        at = self.places(self.numbers_of(operands, tick))
+        at = self.places(operands, tick)["place"].reshape(-1)
         starts, order = np.zeros(self.count + 1, np.int64), np.empty(len(at), np.int64)
         if compile_cache.load(ORDER, tick)(at, self.count, starts, order):
             order = np.arange(len(at))
@@ -274,34 +273,6 @@ class _Sorted:
                 with np.errstate(over="ignore"):
                     by_segment[o.name][s] = merge(o, [values[part]])[0]
 
-    def places(self, numbers: Numbers) -> np.ndarray:
-        """The segment of each row; rows outside [0, count) are ignored."""
-        at = self.positions(numbers)
-        missing: np.ndarray | None = None
-        for a in self.rows.derived:
-            if len(self.segments) > 1 or a.label not in self.segments:
-                here = inside(a, numbers[a.label])
-                if here is not None:
-                    missing = ~here if missing is None else missing | ~here
-        if missing is not None:
-            at = np.where(missing, -1, at)
-        return np.ascontiguousarray(np.broadcast_to(at, (self.total,)))
-
-    def positions(self, numbers: Numbers) -> np.ndarray:
-        """The flat position of each row's segment; the last label varies fastest."""
-        extents = [self.node.axis(x).extent for x in self.rows.labels]
-        at = np.zeros(1, np.int64)
-        for x in self.segments:
-            a = self.node.axis(x)
-            if x in numbers:
-                values = numbers[x] - a.lo if a.lo else numbers[x]
-            else:
-                place = self.rows.labels.index(x)
-                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
-                values = np.broadcast_to(lifted, extents).reshape(-1)
-            at = values if len(self.segments) == 1 else at * a.extent + values
-        return at
-
     def pieces(self, starts: np.ndarray, long: np.ndarray) -> Iterator[tuple[int, int]]:
         """Ranges of segments with similar work, without long segments."""
         work = (starts + np.arange(len(starts))) * max(1, self.width)
@@ -325,18 +296,16 @@ def _over_sorted(node: EinSum, rows: Rows, count: int) -> Loops:
     """
     segment, place = (fresh(x, [a.label for a in node.axes]) for x in ("segment", "place"))
     total, numbers = size(node, rows.labels), len(node.operands)
-    needed = _needed(node)
     axes = [Axis(segment, 0, count), Axis(place, 0, total)]
     row, step = Value(numbers, "row", DType.BIGINT), total
-    for label in rows.labels:
-        axis = node.axis(label)
-        step //= axis.extent
-        digit: Expr = _whole("idiv", row, step) if step > 1 else row
-        if step * axis.extent < total:
-            digit = _whole("mod", digit, axis.extent)
-        if label in needed:
-            axes.append(replace(axis, define=_whole("add", digit, axis.lo)))
-    axes += [a for a in node.axes if a.label in needed and a.label not in rows.labels]
+    for axis in node.axes:
+        if axis.label in rows.labels:
+            step //= axis.extent
+            digit: Expr = number("idiv", row, step) if step > 1 else row
+            if step * axis.extent < total:
+                digit = number("mod", digit, axis.extent)
+            axis = replace(axis, define=number("add", digit, axis.lo))
+        axes.append(axis)
     first, last = (Value(numbers + 1, x, DType.BIGINT) for x in ("first", "last"))
     within = conj(
         call("le", DType.BOOLEAN, first, Label(place)),
@@ -358,25 +327,7 @@ def _over_sorted(node: EinSum, rows: Rows, count: int) -> Loops:
     return Loops(sorted_node, nest)
 
 
-def _whole(fn: str, number: Expr, other: int) -> Expr:
-    return call(fn, DType.BIGINT, number, bigint(other))
-
-
 def _numbers(label: str, extent: int, *fields: Value) -> Operand:
     """An operand of BIGINT fields with one key."""
     values = tuple(Field(v.field, v.dtype) for v in fields)
     return Operand(Input(label, Schema((Key(label, 0, extent),), values)), (label,))
-
-
-def _needed(node: EinSum) -> set[str]:
-    """The labels on which the outputs of a node depend, and the features."""
-    derived = {a.label: a.define for a in node.axes if a.define is not None}
-    rows = rows_of(node)
-    needed = set(rows.features) if rows is not None else set()
-    todo = set().union(*(labels_read(node, e) for o in node.outputs for e in (*o.args, o.where)))
-    while todo - needed:
-        x = (todo - needed).pop()
-        needed.add(x)
-        define = derived.get(x)
-        todo |= labels_read(node, define) if define is not None else set()
-    return needed

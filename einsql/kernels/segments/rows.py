@@ -1,26 +1,26 @@
-"""Labels found in data: the labels that number rows, and the values of derived labels."""
+"""Labels found in data: the labels that number rows, and the place of each row's key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
 from math import prod
 
-import numpy as np
-
 from einsql.core.records import dataclass
+from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,
-    Operand,
+    Expr,
+    Label,
     Output,
+    bigint,
+    call,
     operands_of,
-    renumber,
 )
-from einsql.kernels.kernel import Arrays, Runner, Tick
+from einsql.kernels.loops.loop_nest import free_labels
 from einsql.kernels.scalars import labels_read
-from einsql.kernels.vectorized.vector import compile_vector
-from einsql.kernels.vectorized.views import VIEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,69 +56,36 @@ def rows_of(node: EinSum) -> Rows | None:
     return Rows(labels, features, derived)
 
 
-Numbers = dict[str, np.ndarray]
-"""The one-dimensional values of derived labels at every row."""
+def placed(node: EinSum, labels: Container[str]) -> list[Axis]:
+    """The computed axes that depend only on some free labels."""
+    decided = free_labels(node)
+    derived = (a for a in node.axes if a.define is not None)
+    return [a for a in derived if all(x in labels for x in decided[a.label])]
 
 
-def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Arrays], Tick], Numbers]:
-    """Creates a function that computes the derived labels of every row."""
-    parts = [_number(node, rows, a) for a in rows.derived]
+def places(node: EinSum, labels: tuple[str, ...], keys: Sequence[str]) -> EinSum:
+    """Creates a node that computes the place of each point's key among all keys.
 
-    def numbers(operands: Sequence[Arrays], tick: Tick) -> Numbers:
-        by_label: Numbers = {}
-        for axis, (run, used) in zip(rows.derived, parts, strict=True):
-            result = run([operands[n] for n in used], tick)[axis.label]
-            by_label[axis.label] = np.ascontiguousarray(result, np.int64).reshape(-1)
-        return by_label
+    Places start at 1; 0 is the result for points without a key.
 
-    return numbers
-
-
-def _number(node: EinSum, rows: Rows, axis: Axis) -> tuple[Runner, list[int]]:
-    """Creates a runner of one derived label over the rows; returns it and its operands."""
-    assert axis.define is not None
-    needed: set[str] = set()
-    todo = labels_read(node, axis.define)
-    derived = {a.label: a for a in rows.derived}
-    while todo:
-        x = todo.pop()
-        define = derived[x].define if x in derived else None
-        if x not in needed and define is not None:
-            todo |= labels_read(node, define)
-        needed.add(x)
-    axes = tuple(a for a in node.axes if a.label in rows.labels or a.label in needed)
-    defines = [axis.define, *(a.define for a in axes if a.define is not None)]
-    used = sorted({n for e in defines for n in operands_of(e)})
-    numbers = {n: m for m, n in enumerate(used)}
-    value = renumber(axis.define, numbers)
-    part = EinSum(
-        tuple(Axis(a.label, a.lo, a.hi, a.define and renumber(a.define, numbers)) for a in axes),
-        tuple(node.operands[n] for n in used),
-        TRUE,
-        rows.labels,
-        (Output(axis.label, (value,), axis.define.dtype),),
-    )
-    return VIEWS.match(part) or compile_vector(part), used
-
-
-def inside(axis: Axis, numbers: np.ndarray) -> np.ndarray | None:
-    """The rows at which a derived label exists; None for all."""
-    if not len(numbers) or (axis.lo <= numbers.min() and numbers.max() < axis.hi):
-        return None
-    return (axis.lo <= numbers) & (numbers < axis.hi)
-
-
-def row_parts(operand: Operand, rows: Rows) -> tuple[list[int], list[int]] | None:
-    """The positions of an operand's labels that select a row, and of the labels within it.
-
-    Returns:
-        None if a feature is read twice or decides the row's number.
+    Args:
+        node: The node.
+        labels: The free labels of the points.
+        keys: The keys, the slowest first.
     """
-    features = [n for n, x in enumerate(operand.labels) if x in rows.features]
-    names = [operand.labels[n] for n in features]
-    if len(set(names)) < len(names):
-        return None
-    return [n for n in range(len(operand.labels)) if n not in features], features
+    needed = {*labels, *(a.label for a in placed(node, labels))}
+    place: Expr = bigint(0)
+    for axis in map(node.axis, keys):
+        digit = number("sub", Label(axis.label), axis.lo)
+        place = call("add", DType.BIGINT, number("mul", place, axis.extent), digit)
+    output = Output("place", (number("add", place, 1),), DType.BIGINT)
+    axes = tuple(a for a in node.axes if a.label in needed)
+    return replace(node, axes=axes, guard=TRUE, keys=labels, outputs=(output,), hint=())
+
+
+def number(fn: str, first: Expr, second: int) -> Expr:
+    """An operation of a BIGINT and a constant."""
+    return call(fn, DType.BIGINT, first, bigint(second))
 
 
 def size(node: EinSum, labels: Sequence[str]) -> int:

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from einsql.core.bfloat16 import stored
-from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Output
@@ -146,15 +145,6 @@ def running_type(function: str, dtype: DType) -> DType:
     return DType.BIGINT if function == "add" else dtype
 
 
-@dataclass(slots=True)
-class _Best:
-    """The extreme value, its least argument, and a flag that any point was selected."""
-
-    value: np.ndarray
-    arg: np.ndarray
-    found: np.ndarray
-
-
 class _Pair:
     def __init__(self, output: Output, reduction: Reduction, shape: tuple[int, ...]) -> None:
         self.output = output
@@ -163,20 +153,21 @@ class _Pair:
         self.empty: Any = reduction.identity(output.dtype)
         self.best = self._start(shape)
 
-    def _start(self, shape: tuple[int, ...]) -> _Best:
+    def _start(self, shape: tuple[int, ...]) -> list[np.ndarray]:
+        """The least argument, its extreme value, and a flag that any point was selected."""
         value_type = self.output.args[1].dtype
-        return _Best(
-            np.full(shape, self.extreme.identity(value_type), value_type.carrier),
+        return [
             np.full(shape, self._no_arg(), self.output.dtype.carrier),
+            np.full(shape, self.extreme.identity(value_type), value_type.carrier),
             np.zeros(shape, bool),
-        )
+        ]
 
     def _no_arg(self) -> Any:
         return REDUCTIONS["min"].identity(self.output.dtype)
 
     def dense(self, where: Where, args: Sequence[np.ndarray], mask: Mask) -> None:
         arg, value = cast_array(args[0], self.output.dtype), args[1]
-        gone = tuple(range(self.best.value.ndim, value.ndim))
+        gone = tuple(range(self.best[1].ndim, value.ndim))
         selected = np.broadcast_to(True if mask is None else mask, value.shape)
         ignored = np.asarray(self.extreme.identity(self.output.args[1].dtype), value.dtype)
         candidates = np.where(selected, value, ignored)
@@ -185,37 +176,28 @@ class _Pair:
         least = np.fmin.reduce(
             np.where(attained, arg, np.asarray(self._no_arg(), arg.dtype)), axis=gone
         )
-        part = _Best(
-            np.asarray(extreme).reshape(least.shape),
-            np.asarray(least),
-            np.asarray(selected.any(axis=gone)),
-        )
-        self._merge(where, part)
+        values = np.asarray(extreme).reshape(least.shape)
+        self._merge(where, [np.asarray(least), values, np.asarray(selected.any(axis=gone))])
 
     def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
         arg, value = cast_array(args[0], self.output.dtype), args[1]
-        part = self._start((self.best.value.size,))
-        UFUNCS[self.extreme.monoid or ""].at(part.value, at, value)
-        attained = equal(value, part.value[at])
-        np.fmin.at(part.arg, at[attained], arg[attained])
-        part.found[at] = True
-        shape = self.best.value.shape
-        part = _Best(*(x.reshape(shape) for x in (part.value, part.arg, part.found)))
-        self._merge(tuple(slice(None) for _ in shape), part)
+        shape = self.best[1].shape
+        args, values, seen = self._start((self.best[1].size,))
+        UFUNCS[self.extreme.monoid or ""].at(values, at, value)
+        attained = equal(value, values[at])
+        np.fmin.at(args, at[attained], arg[attained])
+        seen[at] = True
+        everywhere = tuple(slice(None) for _ in shape)
+        self._merge(everywhere, [x.reshape(shape) for x in (args, values, seen)])
 
-    def _merge(self, where: Where, new: _Best) -> None:
-        value, arg, seen = self.best.value[where], self.best.arg[where], self.best.found[where]
-        worse, better = less(value, new.value), less(new.value, value)
-        wins = better if self.lowest else worse
-        ties = ~worse & ~better & (new.arg < arg)
-        take = new.found & (~seen | wins | ties)
-        self.best.value[where] = np.where(take, new.value, value)
-        self.best.arg[where] = np.where(take, new.arg, arg)
-        self.best.found[where] = seen | new.found
+    def _merge(self, where: Where, new: list[np.ndarray]) -> None:
+        merged = _pair(self.lowest, [x[where] for x in self.best], new)
+        for running, values in zip(self.best, merged, strict=True):
+            running[where] = values
 
     def result(self) -> np.ndarray:
         empty = np.asarray(self.empty, self.output.dtype.carrier)
-        arguments = np.where(self.best.found, self.best.arg, empty)
+        arguments = np.where(self.best[2], self.best[0], empty)
         return stored(arguments, self.output.dtype)
 
 
@@ -276,25 +258,21 @@ def _magnitude(values: np.ndarray) -> int:
 
 
 def _exact_product(values: np.ndarray, gone: int, dtype: DType) -> np.ndarray:
-    """Multiplies integers along the last `gone` axes, in halves.
-
-    Raises:
-        DataError: A product does not fit the type.
-    """
-    rows = values.reshape(*values.shape[: values.ndim - gone], -1)
-    failure = SCALARS["mul"].fails[dtype]
-    while rows.shape[-1] > 1:
-        half = rows.shape[-1] // 2
-        left, right = rows[..., :half], rows[..., half : 2 * half]
-        refuse(failure, None, left, right)
-        rows = np.concatenate([left * right, rows[..., 2 * half :]], axis=-1)
-    return rows[..., 0]
+    """Multiplies integers along the last `gone` axes, as `_segment_products`."""
+    shape = values.shape[: values.ndim - gone]
+    results = int(np.prod(shape))
+    at = np.repeat(np.arange(results), values.size // max(1, results))
+    return _segment_products(at, values.reshape(-1), dtype)[1].reshape(shape)
 
 
 def _segment_products(
     at: np.ndarray, values: np.ndarray, dtype: DType
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same as `_exact_product`, over the points of the same element."""
+    """Multiplies integers of the same element, in pairs.
+
+    Raises:
+        DataError: A product does not fit the type.
+    """
     order = np.argsort(at, kind="stable")
     at, values = at[order], values[order]
     failure = SCALARS["mul"].fails[dtype]
