@@ -48,6 +48,7 @@ COMPILED = (
     "packed/functions",
     "packed/registers",
     "packed/tile",
+    "matmul/dot_tile",
     "matmul/registers",
 )
 """Modules whose functions are compiled into kernels."""
