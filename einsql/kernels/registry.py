@@ -43,7 +43,9 @@ else:  # loaded when a node needs one of these modules
 
 SMALL = 1 << 16
 """Points × outputs below which interpretation is faster than compilation, which takes 0.3 s."""
-
+SLOW = {"erf": 8, "lgamma": 8}
+"""Functions that NumPy lacks: for how many points each one counts. SciPy's ERF takes 17 ns a value,
+a compiled one 2 ns (`python -m benchmarks.encoder --only 1x6`)."""
 
 LONGEST = 256
 """Calls above which expressions are interpreted: Numba's time is quadratic, 3 s for so many.
@@ -284,9 +286,16 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
     if jit == "never":
         return (VECTOR,)
     moves = vector.is_gather(node) and node.points <= vector.GATHER_BLOCK
-    if jit != "always" and (node.points * len(node.outputs) <= SMALL or moves):
+    if jit != "always" and (_interpreted(node) <= SMALL or moves):
         return (VECTOR,)
     return (PACKED, LOOPS, VECTOR)
+
+
+def _interpreted(node: EinSum) -> int:
+    """The work of interpreting a node, in points of one output."""
+    calls = (e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call))
+    slowest = max((SLOW.get(e.fn, 1) for e in calls), default=1)
+    return node.points * len(node.outputs) * slowest
 
 
 def _combined(parts: Sequence[CompiledNode[Runner]]) -> CompiledNode[Runner]:

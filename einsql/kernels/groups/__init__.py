@@ -27,6 +27,11 @@ else:  # loaded for large nodes
 
 LEAST = 2**18
 """Points from which a node may be fused with others; smaller nodes do not pay."""
+LONG = 2**22
+"""Points of a graph from which its small nodes are fused, too. It takes milliseconds, of which the
+calls of NumPy for its small nodes may be the most (`python -m benchmarks.encoder --only 1x6`)."""
+SMALL = 2**8
+"""Points from which a node of such a graph may be fused: less work than the call of a kernel."""
 
 
 def find_groups(
@@ -41,10 +46,12 @@ def find_groups(
             their kernel is being compiled; None if they wait for it.
     """
     nodes = walk(*roots)
-    heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
+    computed = [n for n in nodes if isinstance(n, EinSum)]
+    least = SMALL if sum(n.points for n in computed) >= LONG else LEAST
+    heavy = [n for n in computed if n.points >= least]
     if len(heavy) < 2:
         return []
-    return _find.groups_of(nodes, roots, heavy, LEAST, compile_node, plain)
+    return _find.groups_of(nodes, roots, heavy, least, compile_node, plain)
 
 
 def join(nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile) -> Group | None:

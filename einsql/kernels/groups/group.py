@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from ctypes import c_int64
 from functools import cached_property
 from math import ceil
 
@@ -11,16 +12,15 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT
-from einsql.ir.einsum.graph import EinSum, Node, Operand
-from einsql.kernels.groups.driver import external, write
-from einsql.kernels.groups.places import Driver, GroupInputs, Source, Strided
+from einsql.ir.einsum.graph import EinSum, Node
+from einsql.kernels.groups.inputs import Inputs
+from einsql.kernels.groups.places import Driver
 from einsql.kernels.groups.plan import Plan, make_plan, work
 from einsql.kernels.kernel import Arrays, Compile, Tick, share
 from einsql.kernels.loops.expressions import FAR, first_error
-from einsql.kernels.loops.generated import label_steps
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
+from einsql.kernels.runtime.machine_code import Kernel, address
 from einsql.kernels.tiers import Tier, Tiered, tier_of
-from einsql.kernels.vectorized.views import window
 
 NOTHING = -1
 """Batch number in a new scratch buffer, which contains no packed right sides."""
@@ -28,6 +28,7 @@ PIECE = 2**25
 """Work of one piece in cheap operations, a few milliseconds."""
 OPERATION = 1e-10
 """Approximate seconds of a cheap operation, to estimate the time of a piece."""
+_BYTE = np.dtype(np.uint8)
 PIECES = 4
 """Least number of pieces per thread, so that all threads end at about the same time."""
 
@@ -52,7 +53,12 @@ class Group:
         outside = {id(o.source): o.source for n in plan.nodes for o in n.operands}
         self.sources: tuple[Node, ...] = tuple(s for k, s in outside.items() if k not in inside)
         self._compile = compile_node
-        self._drivers: dict[frozenset[Source], Driver] = {}
+        self._shown = [
+            (at, [o.name for o in node.outputs], _turn(m.node, node))
+            for at, (node, m) in enumerate(zip(plan.nodes, plan.members, strict=True))
+            if m.visible
+        ]
+        self._seconds = work(plan) * OPERATION
 
     @property
     def tier(self) -> str | None:
@@ -72,8 +78,8 @@ class Group:
         return f"{blocks}, parts of {along}:{parts.size}"
 
     @cached_property
-    def _external(self) -> list[Source]:
-        return external(self.plan)
+    def _inputs(self) -> Inputs:
+        return Inputs(self.plan, self.sources)
 
     @cached_property
     def _apart(self) -> Tier[list[dict[str, np.ndarray]]]:
@@ -95,30 +101,22 @@ class Group:
         return self._run(operands, tick)
 
     def _run_compiled(self, operands: Sequence[Arrays], tick: Tick) -> list[dict[str, np.ndarray]]:
-        bound = self._inputs(operands)
-        strided = frozenset(k for k, a in bound.arrays.items() if self._is_strided(k, a))
-        driver = self._drivers.get(strided)
-        if driver is None:
-            driver = self._drivers[strided] = write(self.plan, strided)
-        numbers = np.array([n(bound) for n in driver.numbers], np.int64)
-        seconds = work(self.plan) * OPERATION
-        bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), seconds, tick)
-        if bad[-1]:  # a skipped point was NaN or infinity, for which 0 · x is not 0
-            return self._apart(operands, tick)
-        for failed, reasons in zip(bad, driver.reasons, strict=False):
-            if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
+        driver, numbers, results, _arrays = self._inputs.bind(operands)
+        bad = self._call(driver, numbers, tick)
+        if bad.any():
+            if bad[-1]:  # a skipped point was NaN or infinity, for which 0 · x is not 0
                 return self._apart(operands, tick)
-            if failed:
-                raise first_error(reasons, int(failed))
+            for failed, reasons in zip(bad, driver.reasons, strict=False):
+                if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
+                    return self._apart(operands, tick)
+                if failed:
+                    raise first_error(reasons, int(failed))
         return [
             {
-                o.name: self._in_order(
-                    at, self._presence(at) if o.name == PRESENT else bound.results[at, o.name]
-                )
-                for o in node.outputs
+                name: _turned(self._presence(at) if name == PRESENT else results[at, name], turn)
+                for name in names
             }
-            for at, node in enumerate(self.nodes)
-            if self.plan.members[at].visible
+            for at, names, turn in self._shown
         ]
 
     def _singly(self, compile_node: Compile) -> Tier[list[dict[str, np.ndarray]]]:
@@ -138,48 +136,6 @@ class Group:
             return results
 
         return run
-
-    def _inputs(self, operands: Sequence[Arrays]) -> GroupInputs:
-        from einsql.kernels.groups.panels import width  # imports llvmlite
-
-        plan = self.plan
-        fields_of = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
-        results: dict[tuple[int, str], np.ndarray] = {}
-        inside: set[int] = set()
-        for at, m in enumerate(plan.members):
-            if m.visible:
-                own = {o.name: empty(m.node.schema.shape, o.dtype.numpy) for o in m.node.outputs}
-                results |= {(at, name): array for name, array in own.items()}
-                fields_of[id(plan.nodes[at])] = own
-                inside.add(id(plan.nodes[at]))
-        arrays = {}
-        for at, operand, name in self._external:
-            m = plan.members[at]
-            o = m.node.operands[operand]
-            values = fields_of[id(o.source)][name]
-            arrays[at, operand, name] = _strided(
-                m.node, o, name, values, complete=id(o.source) in inside
-            )
-        panel = {
-            at: width(m.node.outputs[0].dtype.numpy.itemsize, m.node.axis(m.product.wide).extent)
-            for at, m in enumerate(plan.members)
-            if m.product is not None
-        }
-        return GroupInputs(arrays, results, panel)
-
-    def _is_strided(self, source: Source, array: Strided) -> bool:
-        at, operand, _ = source
-        labels = self.plan.members[at].node.operands[operand].labels
-        return (
-            self.plan.members[at].product is None
-            and bool(labels)
-            and (array.strides[labels[-1]] != 1)
-        )
-
-    def _in_order(self, at: int, result: np.ndarray) -> np.ndarray:
-        """A view of a member's result with the keys in the order of the node."""
-        keys = self.plan.members[at].node.keys
-        return result.transpose([keys.index(k) for k in self.plan.nodes[at].keys])
 
     def _presence(self, at: int) -> np.ndarray:
         """The presence of a result's points: they are within the limits of the result's labels."""
@@ -202,6 +158,28 @@ class Group:
                 exists = exists & ((inner if x.rises else -inner) + line >= 0)
         return np.broadcast_to(exists, shape)
 
+    def _call(self, driver: Driver, numbers: np.ndarray, tick: Tick) -> np.ndarray:
+        """Calls the kernel on every block.
+
+        Returns:
+            The bits of the failures of each node; the last element is set if the nodes have to
+            run one by one.
+        """
+        kernel = driver.kernel
+        if kernel is None:
+            kernel = driver.kernel = compile_cache.load(driver.source, tick)
+        nodes, seconds = len(self.nodes), self._seconds
+        if seconds < thread_team.LEAST:
+            place = _Place(driver.scratch, nodes)
+            kernel(0, driver.blocks, numbers, place.bad, place.address)
+            tick(1.0)
+            return place.bad
+        pieces = self._pieces(driver)
+        threads = thread_team.at_hand(seconds)
+        if threads > 1:
+            return _by_team(kernel, driver, numbers, nodes, pieces, threads, tick)
+        return _by_pool(kernel, driver, numbers, nodes, pieces, tick)
+
     def _pieces(self, driver: Driver) -> list[tuple[int, int]]:
         """The range of blocks of each piece."""
         least = PIECES * thread_pool.threads()
@@ -223,34 +201,36 @@ def make_group(
     return None if plan is None else Group(plan, compile_node)
 
 
-def _run(
+def _by_team(
+    kernel: Kernel,
     driver: Driver,
     numbers: np.ndarray,
     nodes: int,
     pieces: Sequence[tuple[int, int]],
-    seconds: float,
+    threads: int,
     tick: Tick,
 ) -> np.ndarray:
-    """Calls a group's kernel on every piece.
+    """Calls a kernel on every piece, on threads that spin; returns the bits of the failures."""
+    places = [_Place(driver.scratch, nodes) for _ in range(threads)]
+    own = np.array([[*thread_team.array_words(p.bad), p.address] for p in places], np.int64)
+    rows = np.zeros((len(pieces), 9 + own.shape[1]), np.int64)
+    rows[:, :2] = pieces
+    rows[:, 2:9] = thread_team.array_words(numbers)
+    thread_team.run(kernel.address, rows, threads, own, first=9)
+    tick(1.0)
+    united: np.ndarray = np.bitwise_or.reduce([p.bad for p in places])
+    return united
 
-    Returns:
-        The bits of the failures of each node; the last element is set if the nodes have to run
-        one by one.
-    """
-    if driver.kernel is None:
-        driver.kernel = compile_cache.load(driver.source, tick)
-    kernel = driver.kernel
-    threads = thread_team.at_hand(seconds)
-    if threads > 1:
-        places = [_Place(driver.scratch, nodes) for _ in range(threads)]
-        own = np.array([[*thread_team.array_words(p.bad), p.address] for p in places], np.int64)
-        rows = np.zeros((len(pieces), 9 + own.shape[1]), np.int64)
-        rows[:, :2] = pieces
-        rows[:, 2:9] = thread_team.array_words(numbers)
-        thread_team.run(kernel.address, rows, threads, own, first=9)
-        tick(1.0)
-        united: np.ndarray = np.bitwise_or.reduce([p.bad for p in places])
-        return united
+
+def _by_pool(
+    kernel: Kernel,
+    driver: Driver,
+    numbers: np.ndarray,
+    nodes: int,
+    pieces: Sequence[tuple[int, int]],
+    tick: Tick,
+) -> np.ndarray:
+    """Calls a kernel on every piece, on threads of the pool; returns the bits of the failures."""
     opened: list[_Place] = []
     free: list[_Place] = []
 
@@ -287,31 +267,17 @@ class _Place:
 
     def __init__(self, nbytes: int, nodes: int) -> None:
         self.bad = np.zeros(nodes + 1, np.int64)
-        self._held = _scratch(nbytes + 64)
-        start = -self._held.ctypes.data % 64
-        self.address = self._held.ctypes.data + start
-        self._held[start : start + 8].view(np.int64)[0] = NOTHING
+        self._scratch = empty((nbytes + 64,), _BYTE)
+        start = address(self._scratch)
+        self.address = start + -start % 64
+        c_int64.from_address(self.address).value = NOTHING
 
 
-def _scratch(nbytes: int) -> np.ndarray:
-    """Uninitialised memory for the buffers between nodes."""
-    return empty((nbytes,), np.dtype(np.uint8))
+def _turn(arranged: EinSum, node: EinSum) -> list[int] | None:
+    """The transposition of a member's result to the keys of the node; None if they are equal."""
+    turn = [arranged.keys.index(k) for k in node.keys]
+    return None if turn == sorted(turn) else turn
 
 
-def _strided(
-    node: EinSum, operand: Operand, name: str, values: np.ndarray, complete: bool
-) -> Strided:
-    """An operand within its labels' bounds, copied if a stride is no multiple of an element.
-
-    A result of the group is read `complete`, and has its keys in the order of the labels.
-    """
-    dtype = operand.source.schema.dtype(name).numpy
-    cut = None if complete else window(node, operand)
-    part = np.asarray(values if cut is None else values[cut], dtype)
-    if not part.flags.aligned or any(s < 0 or s % dtype.itemsize for s in part.strides):
-        part = np.ascontiguousarray(part).reshape(part.shape)
-    strides = label_steps(operand.labels, part.shape, part.strides, dtype.itemsize)
-    last = operand.labels[-1:]
-    if last and operand.labels.count(last[0]) == 1 and part.shape[-1] == 1:
-        strides[last[0]] = 1
-    return Strided(part, strides)
+def _turned(result: np.ndarray, turn: Sequence[int] | None) -> np.ndarray:
+    return result if turn is None else result.transpose(turn)

@@ -21,30 +21,18 @@ Result = tuple[int, str]
 """The number of a node and a field of its result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strided:
-    """An array that a node reads.
-
-    Attributes:
-        array: The part of the array within the bounds of its labels.
-        strides: The stride of each label in elements.
-    """
-
-    array: np.ndarray
-    strides: dict[str, int]
-
-
 @dataclass
 class GroupInputs:
-    """The inputs of a run, which determine the integer arguments of the kernel.
+    """The inputs of runs, which determine the integer arguments of the kernel but addresses.
 
     Attributes:
-        arrays: The operands from outside the group, and the results of other nodes.
+        steps: The stride of each label in elements, of the operands from outside the group and of
+            the results of other nodes.
         results: The arrays of the group's results, in C order.
         panel: The columns of a tile of each product.
     """
 
-    arrays: dict[Source, Strided]
+    steps: dict[Source, dict[str, int]]
     results: dict[Result, np.ndarray]
     panel: dict[int, int]
 
@@ -58,6 +46,8 @@ class Driver:
 
     Attributes:
         numbers: Functions that compute the integer arguments, in order, from the inputs of a run.
+        bases: The arguments that are addresses, which `numbers` leaves 0: each one's number, and
+            the operand or the result.
         reasons: The reason of each failure bit, per node.
         scratch: Bytes of the scratch of a thread; its first word is the number of the batch
             whose packed right sides it contains.
@@ -68,6 +58,7 @@ class Driver:
 
     source: str = ""
     numbers: list[Number] = field(default_factory=list)
+    bases: list[tuple[int, Source | Result]] = field(default_factory=list)
     reasons: list[list[str]] = field(default_factory=list)
     scratch: int = 64
     blocks: int = 0
@@ -104,6 +95,11 @@ class Places:
         """Adds an integer argument of the kernel; returns its name."""
         self.out.numbers.append(number if callable(number) else lambda _: number)
         return f"g{len(self.out.numbers) - 1}"
+
+    def base(self, array: Source | Result) -> str:
+        """Adds the address of an operand or a result as an argument; returns its name."""
+        self.out.bases.append((len(self.out.numbers), array))
+        return self.param(0)
 
     def room(self, nbytes: int) -> int:
         """Reserves bytes of the scratch; returns their offset."""
@@ -157,9 +153,9 @@ class Places:
         own = {m.own[x] for x in o.labels}
 
         def steps(g: GroupInputs, c: int) -> int:
-            return sum(g.arrays[source].strides[x] for x in set(o.labels) if m.own[x] == c)
+            return sum(g.steps[source][x] for x in set(o.labels) if m.own[x] == c)
 
-        base = self.param(lambda g: g.arrays[source].array.ctypes.data)
+        base = self.base(source)
         begin = f"{base} + {self.outside(steps, sorted(own), size)}"
         cut = self.plan.block
         return begin, self.param(lambda g: steps(g, cut) * size if cut in own else 0)
@@ -187,7 +183,7 @@ class Places:
         def steps(g: GroupInputs, c: int) -> int:
             return g.results[result].strides[keys[c]] // size
 
-        base = self.param(lambda g: g.results[result].ctypes.data)
+        base = self.base(result)
         begin = f"{base} + {self.outside(steps, sorted(keys), size)}"
         cut = self.plan.block
         return begin, self.param(lambda g: steps(g, cut) * size)
@@ -254,7 +250,7 @@ class Places:
         producer = self.number.get(id(o.source))
         if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
             return self.param(buffer.steps[o.labels.index(label)])
-        return self.param(lambda g: g.arrays[source].strides[label])
+        return self.param(lambda g: g.steps[source][label])
 
 
 def itemsize(dtype: DType) -> int:

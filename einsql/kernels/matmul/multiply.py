@@ -5,8 +5,9 @@ within a product, which takes 8 to 25 % longer, and many times longer if a core 
 Afterwards they spin for a tenth of a second on cores that the next kernel needs.
 
 Two kinds of products use BLAS's threads: large products, because the threads share packed
-panels, and products of less than a millisecond while no other kernel runs, because spinning
-threads start sooner than sleeping ones.
+panels, and single products of less than a millisecond while no other kernel runs, because
+spinning threads start sooner than sleeping ones. If products follow each other, the threads of
+`thread_team` spin, too, and take each other's pieces where a core is busy.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ from einsql.kernels.matmul.unpacked_tiles import Matrices, unpacked
 from einsql.kernels.runtime import blas, thread_pool, thread_team
 
 if TYPE_CHECKING:
-    from einsql.kernels.matmul import rows
+    from einsql.kernels.matmul import few_rows, rows
     from einsql.kernels.matmul import thread_pool_gemm as _gemm
     from einsql.kernels.matmul.thread_pool_gemm import Calls
 else:  # loaded for products in pieces, and with rows of few terms
     _gemm = LazyModule("einsql.kernels.matmul.thread_pool_gemm")
     rows = LazyModule("einsql.kernels.matmul.rows")
+    few_rows = LazyModule("einsql.kernels.matmul.few_rows")
 
 ALONE, SHORT = 2**18, 2**13
 """Points up to which BLAS uses one thread for a matrix product, or a matrix-vector product."""
@@ -116,6 +118,12 @@ class Multiplied:
         contiguous = not copied and all(last is None or step[last] == 1 for step in steps)
         plan = Plan(self, layout, work, contiguous)
         same = a.dtype == b.dtype == self.work
+        if self.compiles and same and not layout.right.copied and few_rows.is_suited(plan):
+            if copied:
+                return plan.copied_first(0)
+            few = few_rows.multiply_few(plan, a, b)
+            if few is not None:
+                return few
         if self.compiles and same and not copied and points >= COMPILED:
             return plan.in_place(a, b) or plan.choose()
         return plan.choose()
@@ -169,7 +177,16 @@ class Plan(ProductViews):
             return by_blas
         matrices = min(self.m, self.n) > 1 and max(self.m, self.n) >= pieces * LEAST
         least = inf if self.work.seconds >= LITTLE and matrices else ELSE
-        return lambda a, b, tick: (by_blas if _left_to_blas(least) else by_us)(a, b, tick)
+        seconds, compiles = self.work.seconds, self.product.compiles
+
+        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            if (compiles and thread_team.is_streaming(seconds)) or not _left_to_blas(least):
+                return by_us(a, b, tick)
+            array = by_blas(a, b, tick)
+            thread_team.ended()
+            return array
+
+        return run
 
     def in_place(self, a: np.ndarray, b: np.ndarray) -> Multiply | None:
         """Chooses a kernel without packing if it is faster.
@@ -209,7 +226,7 @@ class Plan(ProductViews):
         for n, read in enumerate(self.reads):
             again = [p for x, p in enumerate(parts) if x not in read.cuts]
             if copied[n] and prod(again) > 1:
-                return self._copied_first(n)
+                return self.copied_first(n)
         all_parts = [*parts, *[1] * (len(self.units) - self.kept)]
         return self._at_hand(lambda a, b, tick: self.in_pieces(a, b, all_parts, tick))
 
@@ -374,7 +391,7 @@ class Plan(ProductViews):
 
         return run
 
-    def _copied_first(self, number: int) -> Multiply:
+    def copied_first(self, number: int) -> Multiply:
         """Copies an operand that several pieces need."""
         read = self.reads[number]
         labels = (self.labels.left, self.labels.right)[number]

@@ -49,6 +49,7 @@ COMPILED = (
     "packed/functions",
     "packed/registers",
     "packed/tile",
+    "matmul/dot_tile",
 )
 """Modules whose functions are compiled into kernels."""
 _COMPILER = ("compiler", "translator", "translated_expressions")

@@ -32,6 +32,9 @@ WAKE = 4e-4
 """The least seconds of work for which waking a thread only for this work is faster."""
 STREAM = 4e-3
 """The greatest seconds since the last query for which work shorter than `WAKE` wakes threads."""
+SEVERAL = 8
+"""The number of queries in sequence from which short work, too, creates the team. It takes up to
+30 ms in a process without other kernels."""
 SPIN = 2e-3
 """The seconds for which a thread polls for work before it sleeps."""
 PATIENCE = 2e-3
@@ -252,6 +255,8 @@ _asked = -inf
 """The time of the last query about work."""
 _threads = 1
 """The number of threads, read again when work follows no recent work."""
+_followed = 0
+"""The number of queries that each followed another within `STREAM`."""
 
 
 def at_hand(seconds: float) -> int:
@@ -260,17 +265,36 @@ def at_hand(seconds: float) -> int:
     Args:
         seconds: The estimated seconds on one thread.
     """
-    global _asked, _threads
+    global _asked, _followed, _threads
     if not LEAST <= seconds < LONG or thread_pool.is_piece():
         return 1
     now, before = perf_counter(), _asked
     _asked = now
-    if now - before >= STREAM:  # reading the environment takes 10 µs
+    follows = now - before < STREAM
+    _followed = _followed + 1 if follows else 0
+    if not follows:  # reading the environment takes 10 µs
         _threads = thread_pool.threads()
     if seconds >= WAKE:
         # The team is not the first kernel of a process, which takes 30 ms.
         return _threads if compile_cache.is_used() and _present() is not None else 1
-    return _threads if _team is not None and (now - before < STREAM or _team.awake()) else 1
+    if _team is None and (_followed < SEVERAL or _threads == 1 or _present() is None):
+        return 1
+    return _threads if follows or (_team is not None and _team.awake()) else 1
+
+
+def is_streaming(seconds: float) -> bool:
+    """Whether products follow each other, so that the team's threads spin; counts as a query.
+
+    Args:
+        seconds: The estimated seconds of a product, as of `at_hand`.
+    """
+    return at_hand(seconds) > 1 and _followed >= SEVERAL
+
+
+def ended() -> None:
+    """Records the end of a product that others computed, which may take long on busy cores."""
+    global _asked
+    _asked = perf_counter()
 
 
 def _present() -> _Team | None:
