@@ -49,7 +49,7 @@ SMALL = 1 << 16
 
 
 LONGEST = 256
-"""Calls above which expressions are interpreted: Numba's time is quadratic, 3 s for so many.
+"""Calls above which expressions are interpreted: the compiler's time is quadratic, 3 s for so many.
 
 A call that may raise counts five times because of its branches.
 """

@@ -39,8 +39,6 @@ ORDERED = 1024
 HELD = 8
 """Tiles that are written together, for longer contiguous runs in the result."""
 _TEXT = """\
-import numpy as np
-from numba import carray, njit
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back, rounded_off
 from einsql.kernels.matmul.registers import window_tile
 
@@ -48,36 +46,35 @@ ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}
 COLUMNS, HELD = LANES * WIDTH, {held}
 
 
-@njit("void({dtype}[::1], {dtype}[::1], int64, int64[::1], int64[::1])",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def write(sums, out, origin, places, columns):
-    count = places.shape[0]
+@njit()
+def write(sums, out, places, count, columns, width):
     if places[count - 1] - places[0] == count - 1:
-        for n in range(columns.shape[0]):
-            line = out[origin + columns[n] + places[0]:]
+        for n in range(width):
+            line = columns[n] + places[0]
             for m in range(count):
-                line[m] = sums[m * COLUMNS + n]
+                out[line + m] = sums[m * COLUMNS + n]
         return
-    for n in range(columns.shape[0]):
-        line = origin + columns[n]
+    for n in range(width):
+        line = columns[n]
         for m in range(count):
             out[line + places[m]] = sums[m * COLUMNS + n]
 
 
-@njit("void({dtype}[::1], float64[:, ::1], int64)",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def collect(sums, totals, before):
+@njit()
+def collect(sums, totals, errors, count, before):
     if before == 0:
-        totals[:] = 0.0
-    for n in range(sums.shape[0]):
-        y = totals[0, n] + sums[n]
-        totals[1, n] += rounded_off(totals[0, n], np.float64(sums[n]), y)
-        totals[0, n] = y
-        sums[n] = y + totals[1, n] if np.isfinite(y) else y
+        for n in range(count):
+            totals[n] = 0.0
+            errors[n] = 0.0
+    for n in range(count):
+        y = totals[n] + sums[n]
+        errors[n] += rounded_off(totals[n], np.float64(sums[n]), y)
+        totals[n] = y
+        sums[n] = y + errors[n] if np.isfinite(y) else y
 
 
 @njit("void(int64, int64[::1], int64[::1], {dtype}[:, :, ::1], {dtype}[::1], int64, int64[::1], "
-      "int64[::1])", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+      "int64[::1])")
 def kernel(base, rows, steps, panels, out, origin, places, columns):
     count, terms = rows.shape[0], steps.shape[0]
     high = (count + ROWS - 1) // ROWS
@@ -86,7 +83,6 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
         8 * (high if deep > 1 else 0) * 2 * ROWS * COLUMNS)
     begins = at(rooms[0], np.int64)
     held, tile = HELD, ROWS * COLUMNS
-    totals = carray(at(rooms[2], np.float64), (high if deep > 1 else 0, 2, tile))
     for p in range(panels.shape[0]):
         first = p * COLUMNS
         last = min(first + COLUMNS, columns.shape[0])
@@ -102,13 +98,17 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
                             steps.ctypes.data + start * 8, stop - start, panel,
                             begin)
                 if deep > 1:
-                    collect(carray(at(begin, np.{dtype}), tile), totals[h], d)
+                    totals = rooms[2] + h * 2 * tile * 8
+                    collect(at(begin, np.{dtype}), at(totals, np.float64),
+                            at(totals + tile * 8, np.float64), tile, d)
                 if d < deep - 1 or (h % HELD < HELD - 1 and h < high - 1):
                     continue
                 top = h // HELD * HELD
                 begin = rooms[1] + top % held * tile * SIZE
-                write(carray(at(begin, np.{dtype}), (held - top % held) * tile), out, origin,
-                      places[top * ROWS:min(count, (h + 1) * ROWS)], columns[first:last])
+                write(at(begin, np.{dtype}), at(out.ctypes.data + origin * SIZE, np.{dtype}),
+                      at(places.ctypes.data + top * ROWS * 8, np.int64),
+                      min(count, (h + 1) * ROWS) - top * ROWS,
+                      at(columns.ctypes.data + first * 8, np.int64), last - first)
     for room in rooms:
         give_back(room)
 """

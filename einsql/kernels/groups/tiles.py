@@ -1,4 +1,4 @@
-"""Matrix products of blocks in registers, compiled into the kernels of groups by Numba.
+"""Matrix products of blocks in registers, compiled into the kernels of groups.
 
 A tile of the result stays in vector registers while the inner label runs: `TALL` rows of
 the left block, element by element, against `WIDE` vectors of a row of the right block, which
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from einsql.kernels.groups.panels import BYTES, WIDE
+from einsql.kernels.runtime import kernel_types as types
 from einsql.kernels.runtime.compiled_functions import maximum
+from einsql.kernels.runtime.language import intrinsic, njit
+from einsql.kernels.runtime.llvm_code import alloca_once
+from einsql.kernels.runtime.operations import numbers as np
 from einsql.kernels.runtime.vector_math import exp
 from einsql.kernels.runtime.vector_values import pointer, spread
 
@@ -63,7 +63,7 @@ def _tile(tall: int, wide: int) -> Any:
 
             bases = [row(n) for n in range(tall)]
             room = ir.ArrayType(vector, wide)
-            aside = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]  # Numba's own
+            aside = alloca_once(builder, room)
             spare = builder.ptrtoint(aside, word)
             before = builder.block
             loop = builder.append_basic_block("terms")
@@ -129,10 +129,8 @@ def _tile(tall: int, wide: int) -> Any:
     return tile
 
 
-part: Callable[[F], F] = njit(  # type: ignore[call-overload]  # its stub lacks these options
-    no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
-"""Compiles functions that kernels alone call, without wrappers for Python and C."""
+part: Callable[[F], F] = njit()
+"""Marks functions that kernels alone call."""
 
 
 @part
@@ -264,8 +262,6 @@ def _multiplier(tall: int, wide: int) -> Any:
                         adds != 0 or start > terms[0],
                     )
 
-    # Machine code finds it by its name, also in kernels that another process compiled.
-    multiply.__qualname__ = f"multiply_{tall}_{wide}"
     return part(multiply)
 
 

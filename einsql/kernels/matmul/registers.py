@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.language import intrinsic
+from einsql.kernels.runtime.llvm_code import for_range
 from einsql.kernels.runtime.vector_values import declared, pointer, prefetch_line, spread
 
 _INDEX = ir.IntType(64)
@@ -51,9 +51,9 @@ def _multiplied(
         builder.store(zeros, s)
     name = f"llvm.fmuladd.v{vector.count}f{8 * size}"
     fma = declared(builder, name, vector, [vector] * 3)
-    with cgutils.for_range(builder, depth, intp=_INDEX) as loop:
-        along = step(loop.index)
-        places = columns(loop.index)
+    with for_range(builder, depth) as term:
+        along = step(term)
+        places = columns(term)
         terms = [builder.load(pointer(builder, c, vector), align=size) for c in places]
         for row, start in zip(sums, rows, strict=True):
             one = builder.load(pointer(builder, builder.add(start, along), vector.element))
@@ -133,7 +133,7 @@ def tile(
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.none(size, rows, lanes, width, *[i64] * 10), generate
+    return types.void(size, rows, lanes, width, *[i64] * 10), generate
 
 
 @intrinsic
@@ -188,7 +188,7 @@ def window_tile(
             builder.store(builder.load(s), to, align=nbytes)
         return context.get_dummy_value()
 
-    return types.none(size, rows, lanes, width, *[types.int64] * 5), generate
+    return types.void(size, rows, lanes, width, *[types.int64] * 5), generate
 
 
 @intrinsic
@@ -256,8 +256,8 @@ def dots(
 
         step = many * nbytes
         blocks = builder.sdiv(depth_, _INDEX(many * across))
-        with cgutils.for_range(builder, blocks, intp=_INDEX) as loop:
-            at = builder.mul(loop.index, _INDEX(step * across))
+        with for_range(builder, blocks) as block:
+            at = builder.mul(block, _INDEX(step * across))
             for register in range(across):
                 add(builder.add(at, _INDEX(register * step)), register)
             for begin in rows_at:
@@ -266,8 +266,8 @@ def dots(
                     prefetch_line(builder, builder.add(soon, _INDEX(line)), 2)
         first = builder.mul(blocks, _INDEX(across))
         last = builder.sdiv(depth_, _INDEX(many))
-        with cgutils.for_range(builder, builder.sub(last, first), intp=_INDEX) as loop:
-            add(builder.mul(builder.add(first, loop.index), _INDEX(step)), 0)
+        with for_range(builder, builder.sub(last, first)) as register:
+            add(builder.mul(builder.add(first, register), _INDEX(step)), 0)
         rest = builder.sub(depth_, builder.mul(last, _INDEX(many)))
         with builder.if_then(builder.icmp_signed(">", rest, _INDEX(0))):
             # The last register is read in full, without the elements of the one before.
@@ -289,7 +289,7 @@ def dots(
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.none(*literal, *[i64] * 5, types.boolean, i64, i64), generate
+    return types.void(*literal, *[i64] * 5, types.boolean, i64, i64), generate
 
 
 @intrinsic
@@ -327,4 +327,4 @@ def add_rows(_: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, su
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.none(size, lanes, rows, i64, i64, i64), generate
+    return types.void(size, lanes, rows, i64, i64, i64), generate

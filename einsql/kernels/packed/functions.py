@@ -12,10 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from einsql.core.records import dataclass
-from einsql.core.schema import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +52,6 @@ class Lane:
     through: Through = lambda *_: ANYTHING
     orders: bool = False
     slow: bool = False
-
-
-def of_type(dtype: DType, r: Range) -> Range:
-    """A range after rounding to a float type: bounds that may overflow are infinite."""
-    most = float(np.finfo(np.float64 if dtype is DType.DOUBLE else np.float32).max) * (1 - 1e-6)
-    lo = r.lo if r.lo > -most else -math.inf
-    return Range(lo, r.hi if r.hi < most else math.inf, r.nan)
 
 
 def _add(a: Range, b: Range) -> Range:

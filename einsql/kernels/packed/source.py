@@ -15,7 +15,6 @@ from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.loops.expressions import CARRIERS, Builder
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
-from einsql.kernels.runtime.compile_cache import KERNEL
 from einsql.kernels.runtime.cpu_features import Machine
 
 SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
@@ -226,10 +225,6 @@ def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
 
 
 _HEADER = """\
-import math
-
-import numpy as np
-from numba import njit, types
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.packed.tile import tile
 from einsql.kernels.runtime.compiled_functions import (
@@ -414,7 +409,7 @@ class _Text(Builder):
             "wild = False",
         ]
         spec = ",\n".join(f"    {name}={_spelled(value)}" for name, value in self.spec.items())
-        head = f'@njit("void({", ".join(kinds)})", {KERNEL})'
+        head = f'@njit("void({", ".join(kinds)})")'
         lines = [*unpack, *body, "if wild:", "    flag[0] = 1"]
         return (
             f"{_HEADER}micro = tile(\n{spec},\n)\n\n\n{head}\ndef kernel({', '.join(names)}):\n"

@@ -15,17 +15,16 @@ NEAR = 2**14
 """The most bytes of running sums that fit the L1 cache; rows are then added one by one."""
 
 _TEXT = """\
-from numba import njit
 from einsql.kernels.matmul.registers import add_rows
 
 
-@njit("void(int64, int64[::1], float64[:, ::1])",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("void(int64, int64[::1], float64[:, ::1])")
 def kernel(base, p, out):
-    rows, down, further = p
+    rows, down, further = p[0], p[1], p[2]
     lead, width = out.shape
-    out[:] = 0.0
     for s in range(lead):
+        for n in range(width):
+            out[s, n] = 0.0
         start, sums, r = base + s * further, out.ctypes.data + s * width * 8, 0
 {tiers}
 """
@@ -47,15 +46,13 @@ _TIER = """\
 
 
 _ROWS_TEXT = """\
-import numpy as np
-from numba import njit
 from einsql.kernels.matmul.registers import add_rows
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 
 
-@njit("void(int64, int64[::1], float64[::1])", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("void(int64, int64[::1], float64[::1])")
 def kernel(base, p, out):
-    width, down = p
+    width, down = p[0], p[1]
     room = borrow(8 * {lanes})
     lanes = at(room, np.float64)
     for r in range(out.shape[0]):

@@ -23,13 +23,10 @@ SMALL = 2**18
 PARALLEL = 2**20
 """Bytes from which several threads pay."""
 SOURCE = """\
-import numpy as np
-from numba import njit, types
 from einsql.kernels.runtime.compiled_functions import copy_bytes, prefetch
 
 
-@njit("void(Array(int64, 1, 'C', readonly=True), int64, int64, int64, int64, int64, int64, int64)",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("void(Array(int64, 1, 'C', readonly=True), int64, int64, int64, int64, int64, int64, int64)")
 def kernel(numbers, lo, hi, count, table, step, out, size):
     '''Copies rows of `size` bytes that begin every `step` bytes; numbers outside are clipped.'''
     for e in range(lo, hi):

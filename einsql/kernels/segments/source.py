@@ -9,7 +9,6 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Output, Value
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.loops.expressions import CARRIERS, Builder, literal, typed
-from einsql.kernels.runtime.compile_cache import KERNEL
 
 FOLDED = 1024
 """Rows of a segment whose DOUBLE values are added without compensation; a power of two."""
@@ -29,13 +28,10 @@ _COMBINE = {
 _NUMBERS = "Array(int64, 1, 'C', readonly=True)"
 
 ORDER = """\
-import numpy as np
-from numba import njit, types
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 
 
-@njit("boolean(Array(int64, 1, 'C', readonly=True), int64, int64[::1], int64[::1])",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("boolean(Array(int64, 1, 'C', readonly=True), int64, int64[::1], int64[::1])")
 def kernel(segments, count, starts, order):
     '''Counts the rows of each segment and sorts rows by segment, in their order.
 
@@ -282,11 +278,9 @@ def _combined(outputs: Sequence[Output], leaves: Sequence[Leaf], at: str, pad: s
 
 
 def _assembled(names: Sequence[str], types: Sequence[str], body: Sequence[str]) -> str:
-    head = f'@njit("boolean({", ".join(types)})", {KERNEL})'
+    head = f'@njit("boolean({", ".join(types)})")'
     return "\n".join(
         [
-            "import numpy as np",
-            "from numba import njit, types",
             "from einsql.kernels.runtime.compiled_functions import (",
             "    add_overflows, at, borrow, give_back, maximum, minimum, plus, rounded_off)",
             "",
