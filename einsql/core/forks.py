@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 WAIT = 60.0
 """Seconds for which a fork waits for work that it must not interrupt. Compiling the first kernel
-takes a second on an idle machine after Numba is loaded."""
+takes half a second on an idle machine."""
 LOOK = 1e-4
 """Seconds between two checks whether threads have finished: the time of a short product."""
 

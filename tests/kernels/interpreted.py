@@ -47,9 +47,9 @@ def _borrow(count: int) -> int:
     return ctypes.addressof(room)
 
 
-_FUNCTIONS: dict[str, Any] = {
+FUNCTIONS: dict[str, Any] = {
     "np": np, "math": math, "operand": _Numbers, "result": _Numbers,
-    "at": _Numbers, "borrow": _borrow, "carray": lambda a, _: a, "give_back": _rooms.pop,
+    "at": _Numbers, "borrow": _borrow, "give_back": _rooms.pop,
     "real": lambda bits: struct.unpack("d", struct.pack("q", bits))[0],
     "idiv": _quotient, "idiv_32": _quotient, "remainder": _remainder, "remainder_32": _remainder,
     "eq": lambda a, b: a == b, "less": lambda a, b: bool(less(a, b)),
@@ -67,7 +67,7 @@ def _undecorated(*_: object, **__: object) -> Callable[[Any], Any]:
 def load(source: str, tick: object = None) -> Callable[..., int]:
     """As `cache.load`, but what comes is not compiled."""
     _, decorator, text = source.partition("@njit(")
-    known: dict[str, Any] = {**_FUNCTIONS, "njit": _undecorated}
+    known: dict[str, Any] = {**FUNCTIONS, "njit": _undecorated}
     exec(decorator + text, known)
     kernel: Callable[..., int] = known["kernel"]
     return kernel

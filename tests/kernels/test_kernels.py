@@ -192,7 +192,7 @@ def test_segments_on_two_threads(near: int) -> None:
 
 @settings(max_examples=150)
 @given(cases())
-def test_registry_without_numba(case: Case) -> None:
+def test_registry_without_a_compiler(case: Case) -> None:
     runner = compile_node(case.node, jit="never").run
     check(case, runner)
 

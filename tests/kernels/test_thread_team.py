@@ -19,12 +19,10 @@ from einsql.kernels.matmul.multiply import Multiplied
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 
 _COUNT = """\
-import numpy as np
-from numba import njit
 from einsql.kernels.runtime.atomics import add, load, store
 
 
-@njit("int64(int64, int64[::1], int64, int64)", no_cpython_wrapper=True)
+@njit("int64(int64, int64[::1], int64, int64)")
 def kernel(piece, done, both, whose):
     done[piece] += 1
     if both:  # waits for the other thread
@@ -65,6 +63,12 @@ def test_every_piece_is_done_once_and_its_bits_united(threads: int) -> None:
         for _ in range(50):
             assert thread_team.run(_counting(), _rows(done), threads) == 2 ** min(count, 8) - 1
         assert (done == 50).all()
+
+
+def test_a_million_pieces_take_no_stack() -> None:
+    done = np.zeros(2**20 - 1, np.int64)
+    thread_team.run(_counting(), _rows(done), 1)
+    assert (done == 1).all()
 
 
 def test_two_pieces_run_at_once() -> None:

@@ -2,7 +2,7 @@
 
 An entry has the function's result type, its laws for rewrite rules, its failures,
 its interval rule for integers, its derivative, and its code in
-NumPy and in generated Numba source. In Numba templates `{0}`, `{1}` are the arguments,
+NumPy and in the text of kernels. In its templates `{0}`, `{1}` are the arguments,
 already of the entry's argument types; the caller casts the result to the call's type.
 """
 

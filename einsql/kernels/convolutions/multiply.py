@@ -36,8 +36,6 @@ DEPTH_BYTES = 2**18
 HELD = 8
 """Tiles that are written together, for longer contiguous runs in the result."""
 _TEXT = """\
-import numpy as np
-from numba import njit
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back, rounded_off
 from einsql.kernels.runtime.register_tiles import multiply_tile
 
@@ -63,7 +61,9 @@ def write(sums, low, high, first, last, out, origin, places, columns):
 def collect(tile, totals, before):
     sums, total, lost = at(tile, np.{dtype}), at(totals, np.float64), at(totals, np.float64)
     for n in range(TILE):
-        old, off = (total[n], lost[TILE + n]) if before > 0 else (0.0, 0.0)
+        old, off = np.float64(0), np.float64(0)
+        if before > 0:
+            old, off = total[n], lost[TILE + n]
         y = old + sums[n]
         off += rounded_off(old, np.float64(sums[n]), y)
         total[n], lost[TILE + n] = y, off
@@ -71,7 +71,7 @@ def collect(tile, totals, before):
 
 
 @njit("void(int64, int64[::1], int64[::1], int64, {dtype}[::1], int64, int64[::1], "
-      "int64[::1])", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+      "int64[::1])")
 def kernel(base, rows, steps, panels, out, origin, places, columns):
     count, terms, across = rows.shape[0], steps.shape[0], columns.shape[0]
     high = (count + ROWS - 1) // ROWS

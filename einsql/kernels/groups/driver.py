@@ -19,10 +19,8 @@ from einsql.kernels.groups.weights import masks_fit
 from einsql.kernels.loops.codegen import generate
 from einsql.kernels.loops.expressions import STORED, Role
 from einsql.kernels.loops.generated import bits
-from einsql.kernels.runtime.compile_cache import KERNEL
 
-_HEADER = "import numpy as np\nfrom numba import njit\n"
-_PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
+_PART = "@njit()"
 """Decorator of functions that only the kernel calls; it omits wrappers to save compile time."""
 _IMPORTS = """\
 from einsql.kernels.groups.tiles import (
@@ -371,9 +369,9 @@ class _Writer(Online):
         head += [f"    {line}" for line in self.head]
         head.append("    held = at(scratch, np.int64)")
         signature = '"void(int64, int64, int64[::1], int64[::1], int64)"'
-        decorator = f"@njit({signature}, {KERNEL})"
+        decorator = f"@njit({signature})"
         parts = [
-            "".join(self.functions) or _HEADER,
+            "".join(self.functions),
             _IMPORTS,
             *(f"\n\n{body}" for body in self.bodies),
             f"\n\n{decorator}\ndef kernel(first, last, p, bad, scratch):\n",

@@ -1,4 +1,4 @@
-"""Matrix products of blocks in registers, compiled into the kernels of groups by Numba.
+"""Matrix products of blocks in registers, compiled into the kernels of groups.
 
 A tile of the result stays in vector registers while the inner label runs: `TALL` rows of
 the left block, element by element, against `WIDE` vectors of a row of the right block, which
@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
-from numba import njit
-
 from einsql.kernels.groups.panels import BYTES, WIDE
 from einsql.kernels.runtime.compiled_functions import maximum
+from einsql.kernels.runtime.language import njit
+from einsql.kernels.runtime.operations import numbers as np
 from einsql.kernels.runtime.register_tiles import multiply_tile
 from einsql.kernels.runtime.vector_math import exp
 
@@ -32,10 +31,8 @@ TALL = 6 if BYTES == 32 else 12
 """Rows of a tile: with two vectors each they fill the registers that AVX2 has, or others."""
 
 
-part: Callable[[F], F] = njit(  # type: ignore[call-overload]  # its stub lacks these options
-    no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
-"""Compiles functions that kernels alone call, without wrappers for Python and C."""
+part: Callable[[F], F] = njit()
+"""Marks functions that kernels alone call."""
 
 
 @part

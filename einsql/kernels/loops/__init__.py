@@ -1,4 +1,4 @@
-"""Loops generated for a node and compiled by Numba."""
+"""Loops generated for a node and compiled by LLVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numba source text of an EinSum: a nest of loops over its free labels.
+"""The kernel's text of an EinSum: a nest of loops over its free labels.
 
 The text is canonical: labels, arrays and constants are numbered in the order of their first
 use. Extents, origins, strides and constants are arguments. Nodes that differ only in these
@@ -31,17 +31,12 @@ from einsql.kernels.loops.expressions import (
 from einsql.kernels.loops.loop_nest import Mode, Nest, expensive, plan_nest
 from einsql.kernels.loops.quotients import Wraps
 from einsql.kernels.loops.strips import folded, folded_rows, jammed, scanned, terms_at_once
-from einsql.kernels.runtime.compile_cache import KERNEL
 
 COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 """Functions that merge running values."""
 _HEADER = """\
-import math
-
-import numpy as np
-from numba import carray, njit
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
-from einsql.kernels.runtime.restrict import operand, result
+from einsql.kernels.runtime.memory import operand, result
 from einsql.kernels.runtime.compiled_functions import (
     add_overflows, at, bfloat, borrow, eq, give_back, half, highest, idiv, idiv_32, less, lowest,
     maximum, minimum, mul_overflows, nan_mask, number, plus, quotient, ratio, real, remainder,
@@ -392,10 +387,7 @@ class Writer(Wraps):
                 for name, dtype, _ in cells(n, o, self.nest):
                     rooms.append(f"room{len(rooms)}")
                     row.append(f"{rooms[-1]} = borrow(8 * width)")
-                    place = f"at({rooms[-1]}, np.{_numpy(dtype)})"
-                    # A pointer to booleans cannot be written.
-                    boolean = dtype is DType.BOOLEAN
-                    row.append(f"{name} = {f'carray({place}, width)' if boolean else place}")
+                    row.append(f"{name} = at({rooms[-1]}, np.{_numpy(dtype)})")
         body.append("bad = np.int64(0)")
         if self.nest.mode is Mode.ROW:
             body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *row]
@@ -420,7 +412,7 @@ class Writer(Wraps):
             lines += ["    " * (n + 1) + line for line in self.after[n]]
         lines += [f"    give_back({room})" for room in rooms]
         lines.append("    return bad")
-        head = f'@njit("int64(int64[::1])", {KERNEL})\n'
+        head = '@njit("int64(int64[::1])")\n'
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
 
     def term_loop(self, terms: int) -> list[str]:

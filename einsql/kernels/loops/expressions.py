@@ -160,7 +160,7 @@ def cast_text(source: DType, target: DType, value: str) -> str:
 class Builder:
     """Writes the statements that compute expressions, each value once.
 
-    This is the only expression visitor that writes source text for Numba. Subclasses define
+    This is the only expression visitor that writes source text of kernels. Subclasses define
     where a statement is placed and how operands and labels are read.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Generated loops: runs every EinSum node, compiled by Numba on its first run.
+"""Generated loops: runs every EinSum node, compiled on its first run.
 
 The domain is cut into boxes, one kernel call each. Boxes with different keys of the result run
 on several threads, since kernels release the GIL. Boxes are small, because progress and

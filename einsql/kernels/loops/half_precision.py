@@ -65,7 +65,7 @@ def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
     Args:
         kernel: A kernel that supports FLOAT.
         node: A node with an operand or result of two bytes per element.
-        compiled: Whether a generated loop may convert, which imports Numba.
+        compiled: Whether a generated loop may convert.
 
     Returns:
         None if the kernel does not apply or the node rounds intermediate values.

@@ -312,4 +312,4 @@ def _finish(node: EinSum, factors: Product, dtype: np.dtype) -> _Finish | None:
 _LAW = "a float sum of products of one or two operands is matrix products"
 CONTRACTION = Kernel("blas", _LAW, compile_contraction, calls_blas=True)
 UNCOMPILED = replace(CONTRACTION, match=partial(compile_contraction, compiles=False))
-"""The same kernel without Numba."""
+"""The same kernel without compiled code."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.language import intrinsic
+from einsql.kernels.runtime.llvm_code import for_range
 from einsql.kernels.runtime.vector_values import declared, pointer, prefetch_line, spread
 
 _WORD = ir.IntType(64)
@@ -92,16 +92,16 @@ def dot_tile(
 
         step = many * nbytes
         blocks = builder.sdiv(depth_, _WORD(many * unroll))
-        with cgutils.for_range(builder, blocks, intp=_WORD) as loop:
-            at = builder.mul(loop.index, _WORD(step * unroll))
+        with for_range(builder, blocks) as block:
+            at = builder.mul(block, _WORD(step * unroll))
             for column in columns_at:
                 prefetch_line(builder, builder.add(builder.add(column, at), ahead_), 3)
             for part in range(unroll):
                 add(builder.add(at, _WORD(part * step)))
         first = builder.mul(blocks, _WORD(unroll))
         last = builder.sdiv(depth_, _WORD(many))
-        with cgutils.for_range(builder, builder.sub(last, first), intp=_WORD) as loop:
-            add(builder.mul(builder.add(first, loop.index), _WORD(step)))
+        with for_range(builder, builder.sub(last, first)) as register:
+            add(builder.mul(builder.add(first, register), _WORD(step)))
         rest = builder.sub(depth_, builder.mul(last, _WORD(many)))
         with builder.if_then(builder.icmp_signed(">", rest, _WORD(0))):
             # The last register is read in full, without the elements of the one before.
@@ -118,7 +118,7 @@ def dot_tile(
             builder.store(builder.fadd(before, total), to, align=nbytes)
         return context.get_dummy_value()
 
-    return types.none(*literal, *[types.int64] * 8, types.boolean), generate
+    return types.void(*literal, *[types.int64] * 8, types.boolean), generate
 
 
 def _folded(builder: Any, vectors: Sequence[Any]) -> Any:

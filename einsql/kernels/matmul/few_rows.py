@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from einsql.kernels.runtime.machine_code import Kernel
 
 _TEXT = """\
-from numba import njit
 from einsql.kernels.matmul.dot_tile import dot_tile
 
 
-@njit("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def kernel(rows, columns, depth, left, down, right, beside, out, under):
     tiles = rows // {rows}
     for n in range(0, columns, {columns}):

@@ -17,22 +17,19 @@ from einsql.kernels.runtime import blas, compile_cache, thread_team
 from einsql.kernels.runtime.cpu_features import machine
 
 _TEXT = """\
-from numba import njit
 from einsql.kernels.runtime.atomics import {name}
 
 
-@njit("int64({types})", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("int64({types})")
 def kernel(function, {args}):
     {name}(function, {size}, {wide}, {args})
     return 0
 """
 _DOTS = """\
-import numpy as np
-from numba import njit
 from einsql.kernels.runtime.register_tiles import dots
 
 
-@njit("int64({types})", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("int64({types})")
 def kernel({args}):
     long = terms * {size} >= {near} or down == terms * {size}
     ahead = {near} if long else down * ({near} // (terms * {size}) + 1)

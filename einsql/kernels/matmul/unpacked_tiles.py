@@ -25,16 +25,14 @@ PIECE = 2**27
 LEAST = 2**20
 """Least products of elements in a piece that is cut for more threads."""
 _TEXT = """\
-import numpy as np
-from numba import njit
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 from einsql.kernels.runtime.register_tiles import multiply_tile
 
 
-@njit("void(int64[:, ::1], int64, int64, int64, int64[::1])",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("void(int64[:, ::1], int64, int64, int64, int64[::1])")
 def kernel(table, a, b, out, p):
-    columns, depth, down, along, below, beside, under = p
+    columns, depth, down, along = p[0], p[1], p[2], p[3]
+    below, beside, under = p[4], p[5], p[6]
     turned = beside != {size}
     room = borrow((columns * depth if turned else 1) * {size})
     panel = at(room, np.{dtype})

@@ -12,10 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from einsql.core.records import dataclass
-from einsql.core.schema import DType
 
 SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
 """Bytes of an element of each kind."""
@@ -123,13 +120,6 @@ class Lane:
     through: Through = lambda *_: ANYTHING
     orders: bool = False
     slow: bool = False
-
-
-def of_type(dtype: DType, r: Range) -> Range:
-    """A range after rounding to a float type: bounds that may overflow are infinite."""
-    most = float(np.finfo(np.float64 if dtype is DType.DOUBLE else np.float32).max) * (1 - 1e-6)
-    lo = r.lo if r.lo > -most else -math.inf
-    return Range(lo, r.hi if r.hi < most else math.inf, r.nan)
 
 
 def _add(a: Range, b: Range) -> Range:

@@ -17,7 +17,6 @@ from einsql.kernels.loops.expressions import CARRIERS, Builder
 from einsql.kernels.packed.functions import FOREVER, SIZES, Tile
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
-from einsql.kernels.runtime.compile_cache import KERNEL
 from einsql.kernels.runtime.cpu_features import Machine
 
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}
@@ -168,11 +167,8 @@ def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
 
 
 _HEADER = """\
-import math
 from math import inf
 
-import numpy as np
-from numba import njit, types
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.packed.functions import Tile
 from einsql.kernels.packed.tile import packed_tile
@@ -348,7 +344,7 @@ class _Text(Builder):
             f"right = (n1 - n0 + {w.lanes - 1}) // {w.lanes}",
             "wild = False",
         ]
-        head = f'@njit("void({", ".join(kinds)})", {KERNEL})'
+        head = f'@njit("void({", ".join(kinds)})")'
         lines = [*unpack, *body, "if wild:", "    flag[0] = 1"]
         return (
             f"{_HEADER}micro = packed_tile({w!r})\n\n\n{head}\ndef kernel({', '.join(names)}):\n"

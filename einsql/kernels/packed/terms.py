@@ -6,15 +6,18 @@ that side. Expressions over both sides are computed for every pair.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
+
+import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Output, Value, subexpressions
 from einsql.ir.functions import SCALARS
-from einsql.kernels.packed.functions import ANYTHING, BIT, LANES, Range, of_type
+from einsql.kernels.packed.functions import ANYTHING, BIT, LANES, Range
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS, Layout
 from einsql.kernels.scalars import bounds_of, failure_of
 
@@ -199,6 +202,13 @@ class Ranges:
             most = 65519.0 if target is DType.HALF else 3.4e38
             self.raises |= not (-most < a.lo and a.hi < most)
         return of_type(target, Range(float(a.lo), float(a.hi), a.nan))
+
+
+def of_type(dtype: DType, r: Range) -> Range:
+    """A range after rounding to a float type: bounds that may overflow are infinite."""
+    most = float(np.finfo(np.float64 if dtype is DType.DOUBLE else np.float32).max) * (1 - 1e-6)
+    lo = r.lo if r.lo > -most else -math.inf
+    return Range(lo, r.hi if r.hi < most else math.inf, r.nan)
 
 
 def _whole_type(dtype: DType) -> Range:

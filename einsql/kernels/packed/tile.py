@@ -1,7 +1,7 @@
 """Register tiles: the work of a packed kernel on one panel of rows and one of columns.
 
 A tile is written as LLVM vector code, not left to the vectoriser. Its text is compiled into
-kernels; importing this module imports Numba.
+kernels.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numba import types
-from numba.extending import intrinsic
-
 from einsql.kernels.packed.functions import LANES, SIZES, Tile
 from einsql.kernels.packed.registers import TYPES, Registers, is_float
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.language import intrinsic
 from einsql.kernels.runtime.register_tiles import WORD, repeat, tile
 from einsql.kernels.runtime.vector_values import pointer
 
 
 def packed_tile(what: Tile) -> Any:
-    """A Numba function that takes a panel of rows and one of columns into a tile.
+    """A function that takes a panel of rows and one of columns into a tile.
 
     Its arguments are `(depth, first, at, a, b, c, state, consts, one)`: how many terms, whether
     the tile is new, the number of the first term, addresses of the packed columns and of the

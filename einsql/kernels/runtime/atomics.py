@@ -1,6 +1,6 @@
 """Words of memory that several threads share, and calls by address, for compiled kernels.
 
-Importing this module imports Numba. Its text is compiled into kernels.
+The text of this module is compiled into kernels.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.language import intrinsic
 
 WORD = ir.IntType(64)
 _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
@@ -94,21 +95,22 @@ _INT = ir.IntType(32)
 
 @intrinsic
 def call(_: Any, function: Any, args_at: Any, result_at: Any) -> Any:
-    """Calls a function that Numba compiled for integers and arrays, by its address.
+    """Calls a compiled function of integers and arrays, by its address.
 
     The call passes `ARGUMENTS` words from an address on, more than the function takes: an array is
     seven words (0, 0, its length, its item size, its address, its length, its step). The result is
-    stored at another address. Returns 0, or the status of an exception.
+    stored at another address. Returns 0. It reserves no memory on the stack, because it is called
+    in a loop over pieces, whose memory would be freed at the end of the loop.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         status, place = ir.IntType(32), WORD.as_pointer()
         kind = ir.FunctionType(status, [place, place, *[WORD] * ARGUMENTS])
         function_pointer = builder.inttoptr(args[0], kind.as_pointer())
-        raised = builder.alloca(WORD)
         base = pointer(builder, args[1])
         words = [builder.load(builder.gep(base, [ir.Constant(WORD, n)])) for n in range(ARGUMENTS)]
-        left = builder.call(function_pointer, [pointer(builder, args[2]), raised, *words])
+        result = pointer(builder, args[2])
+        left = builder.call(function_pointer, [result, result, *words])
         return builder.sext(left, WORD)
 
     return types.int64(function, args_at, result_at), generate
@@ -161,7 +163,7 @@ def _blas(kinds: str) -> Any:
     names = [f"x{n}" for n in range(len(values_given))]
     space = {"typed": typed}
     head = f"_, function, size, wide, {', '.join(names)}"
-    exec(f"def caller({head}): return typed({head})", space)  # as Numba counts arguments
+    exec(f"def caller({head}): return typed({head})", space)  # so that arguments are counted
     return intrinsic(prefer_literal=True)(space["caller"])
 
 

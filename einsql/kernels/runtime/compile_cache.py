@@ -39,7 +39,7 @@ else:  # loaded at the first lookup of a kernel
 COMPILED = (
     "runtime/atomics",
     "runtime/compiled_functions",
-    "runtime/restrict",
+    "runtime/memory",
     "runtime/vector_math",
     "runtime/float32_math",
     "runtime/vector_values",
@@ -52,10 +52,11 @@ COMPILED = (
     "matmul/dot_tile",
 )
 """Modules whose functions are compiled into kernels."""
-_COMPILER = ("compiler", "translator", "translated_expressions")
+_COMPILER = (
+    *("compiler", "cpu_features", "kernel_types", "language", "llvm_code", "operations"),
+    *("translator", "translated_expressions"),
+)
 """Modules that compile kernels; their text is part of a kernel's key, as that of `COMPILED`."""
-KERNEL = 'no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy"'
-"""Options of a generated kernel; it has no wrappers, because callers use its address."""
 _PATIENCE = 0.1
 """Seconds of compilation between checks for cancellation."""
 _lock = threading.RLock()
@@ -70,11 +71,8 @@ _temporaries: set[Path] = set()
 """Temporary directories that this process has created without a private directory."""
 _directories: dict[tuple[Path, int], Path | None] = {}
 """The directory in use, by the requested one and the user."""
-_SETTINGS = (
-    *("CPU_NAME", "CPU_FEATURES", "ENABLE_AVX"),
-    *("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK"),
-)
-"""Numba's environment variables, without their prefix, on which code depends."""
+_SETTINGS = ("CPU_NAME", "CPU_FEATURES", "ENABLE_AVX")
+"""Numba's environment variables, without their prefix, which restrict the processor."""
 notices: list[str] = []
 """Reasons why the configured directory is not used; a session removes and reports them."""
 _noticed = False
@@ -275,7 +273,7 @@ def _runtime() -> str:
     """The modules compiled into kernels, the compiler's versions and settings, the processor."""
     paths = [Path(__file__).parents[1] / f"{name}.py" for name in COMPILED]
     paths += [Path(__file__).with_name(f"{name}.py") for name in _COMPILER]
-    for package in ("numba", "llvmlite"):
+    for package in ("llvmlite",):
         spec = find_spec(package)
         if spec is not None and spec.origin is not None:
             paths.append(Path(spec.origin).with_name("_version.py"))

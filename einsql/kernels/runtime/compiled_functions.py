@@ -1,8 +1,7 @@
-"""Functions called by generated kernels: Numba compiles them into the kernels.
+"""Functions that generated kernels call; they are compiled into the kernels.
 
-Importing this module imports Numba, so only generated source does it. The reducing
-operations alone carry LLVM's `reassoc` flag: a sum may be split over vector lanes while
-the element-wise arithmetic around it stays bit-exact.
+The reducing operations alone carry LLVM's `reassoc` flag: a sum may be split over vector lanes
+while the element-wise arithmetic around it stays bit-exact.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload, register_jitable
 
-from einsql.ir.functions import numeric
+from einsql.kernels.runtime import kernel_types as types
 from einsql.kernels.runtime.cpu_features import machine
+from einsql.kernels.runtime.language import Elsewhere, by_kind, intrinsic
+from einsql.kernels.runtime.llvm_code import external
+from einsql.kernels.runtime.memory import at as at
+from einsql.kernels.runtime.operations import numbers as np
 from einsql.kernels.runtime.vector_values import Num, prefetch_line
 
 Build = Callable[[Any, Any, Any, Any], Any]
-"""Emits LLVM code from a builder, the Numba type of both arguments and the arguments."""
+"""Emits LLVM code from a builder, the type of both arguments and the arguments."""
 
 
 def _integer_of(kind: Any) -> Any:
@@ -49,7 +48,7 @@ def order_back(_: Any, a: Any) -> Any:
 
 
 def _binary(build: Build, result: Any = None) -> Any:
-    """A Numba function of two arguments of one type, from its LLVM code."""
+    """A function of two arguments of one type, from its LLVM code."""
 
     def typed(_: Any, a: Any, b: Any) -> Any:
         if a != b:
@@ -218,30 +217,14 @@ def _round_away_float(a: Any) -> Any:
     return math.copysign(truncated, a)
 
 
-def _by_kind(on_integers: Callable[..., Any], on_floats: Callable[..., Any]) -> Any:
-    """A Numba function with one body for integers and one for floats."""
-
-    def stub(*args: Any) -> Any:
-        raise NotImplementedError("this function exists in compiled code alone")
-
-    def one(a: Any) -> Any:
-        return on_integers if isinstance(a, types.Integer) else on_floats
-
-    def two(a: Any, b: Any) -> Any:
-        return one(a)
-
-    overload(stub)(one if on_floats.__code__.co_argcount == 1 else two)
-    return stub
-
-
-idiv = _by_kind(_idiv_int, _idiv_float)
+idiv = by_kind(_idiv_int, _idiv_float)
 """Division truncated towards zero; of floats, plain division."""
-remainder = _by_kind(_remainder_int, _remainder_float)
+remainder = by_kind(_remainder_int, _remainder_float)
 """The remainder of `idiv`, with the dividend's sign."""
 
 
 def _in_floats(build: Callable[[Num, Num], Num]) -> Any:
-    """A Numba function of two integers that 32 bits hold, from its code over them as doubles.
+    """A function of two integers that 32 bits hold, from its code over them as doubles.
 
     Processors divide several floats at a time, but integers one by one. A quotient of such
     integers that is none itself is further from the next than it is rounded. By 0 anything may
@@ -268,38 +251,25 @@ idiv_32 = _in_floats(lambda a, b: a / b)
 """`idiv` of integers that 32 bits hold; not of the least by -1."""
 remainder_32 = _in_floats(_rest)
 """`remainder` of integers that 32 bits hold."""
-truncate = _by_kind(_itself, _truncate_float)
+truncate = by_kind(_itself, _truncate_float)
 """Rounding towards zero."""
-round_away = _by_kind(_itself, _round_away_float)
+round_away = by_kind(_itself, _round_away_float)
 """Rounding to the nearest whole number, halves away from zero."""
-ratio = register_jitable(numeric.ratio)
+ratio = Elsewhere("einsql.ir.functions.numeric", "ratio")
 """A quotient of integers of which the first has two parts, rounded once."""
-
-
-@intrinsic
-def at(_: Any, address: Any, kind: Any) -> Any:
-    """A pointer to numbers of a kind; it is indexed without any check."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-    pointer: Any = types.CPointer
-    return pointer(kind.dtype)(address, kind), generate
 
 
 @intrinsic
 def borrow(_: Any, count: Any) -> Any:
     """The address of so many uninitialised bytes, which the kernel returns by `give_back`.
 
-    NumPy's arrays need Numba's own allocator, which a process without Numba does not have.
+    Kernels do not allocate arrays.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        function = ir.FunctionType(byte, [ir.IntType(64)])
-        allocate: Any = cgutils.get_or_insert_function  # Numba's own is not annotated
-        pointer = builder.call(allocate(builder.module, function, "malloc"), args)
-        return builder.ptrtoint(pointer, ir.IntType(64))
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(64)
+        allocate = external(builder, "malloc", byte, [word], pure=False)
+        return builder.ptrtoint(builder.call(allocate, args), word)
 
     return types.int64(types.int64), generate
 
@@ -310,9 +280,8 @@ def give_back(_: Any, address: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
-        function = ir.FunctionType(ir.VoidType(), [byte])
-        free: Any = cgutils.get_or_insert_function  # Numba's own is not annotated
-        builder.call(free(builder.module, function, "free"), [builder.inttoptr(args[0], byte)])
+        free = external(builder, "free", ir.VoidType(), [byte], pure=False)
+        builder.call(free, [builder.inttoptr(args[0], byte)])
         return context.get_dummy_value()
 
     return types.void(types.int64), generate

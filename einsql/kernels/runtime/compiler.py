@@ -1,32 +1,47 @@
-"""Compiles the text of a kernel to object code by Numba.
+"""Compiles the text of a kernel to object code by LLVM.
 
-Importing this module imports Numba, so processes import it where they compile: in the compiler
-process, or in this one if no other process can be started.
+The compiler process imports this module, or a process that can start no other one.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import os
-import re
-from types import ModuleType
+from functools import lru_cache
 from typing import Any
 
-os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")  # its symbols would be missing later
+from llvmlite import binding, ir
 
-from numba import njit, types
-from numba.core.sigutils import normalize_signature
-from numba.extending import intrinsic
-
+from einsql.core.records import dataclass
 from einsql.errors import InternalError
-from einsql.kernels.runtime.machine_code import ObjectCode
-from einsql.kernels.runtime.translated_expressions import Text, Typed, Unsupported
+from einsql.kernels.runtime import cpu_features
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.kernel_types import WORD
+from einsql.kernels.runtime.language import Text, Unsupported, njit
+from einsql.kernels.runtime.object_code import ObjectCode
+from einsql.kernels.runtime.operations import cast, numbers, struct
+from einsql.kernels.runtime.translated_expressions import Typed
 from einsql.kernels.runtime.translator import Module
 
-_MISSING = re.compile(rb"\0((?:NRT_MemInfo_alloc|numba_|__svml_|Py)\w+)\0")
-"""Symbols that only a process with Numba has."""
+_ENTRY = "kernel"
+_SPEED = 3
+"""LLVM's level of optimisation."""
 
-_NUMBERS = (types.int64, types.int32, types.float64, types.float32)
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What code is made for.
+
+    Attributes:
+        machine: LLVM's description of this processor.
+        triple: Its architecture, vendor and system.
+        layout: The sizes and alignments of types.
+    """
+
+    machine: Any
+    triple: str
+    layout: str
 
 
 def object_code(name: str, source: str) -> ObjectCode:
@@ -34,86 +49,119 @@ def object_code(name: str, source: str) -> ObjectCode:
 
     Args:
         name: The name of the module in tracebacks.
-        source: The module's text; the function has one signature.
+        source: The module's text; the function has a signature.
 
     Raises:
-        InternalError: The function needs Numba while it runs.
-        Exception: Any other one, if the text does not compile.
+        Exception: The text does not compile, or is beyond the language of kernels.
     """
-    try:
-        compiled = _translated(name, source)
-    except Exception:  # a text beyond the translator, or an error that Numba explains
-        module = ModuleType(name)
-        exec(compile(source, f"<einsql {name}>", "exec"), module.__dict__)
-        compiled = module.__dict__["kernel"]
-    overload = compiled.overloads[compiled.signatures[0]]
-    _, _, (code, _) = overload.library.serialize_using_object_code()
-    missing = _MISSING.search(code)
-    if missing is not None:
-        raise InternalError(f"a kernel calls {missing[1].decode()}")
-    returns = overload.signature.return_type
+    signature, module = optimised(name, source)
+    returned = signature.return_type
     return ObjectCode(
-        entry=overload.fndesc.llvm_func_name,
-        parameters=tuple(map(_parameter, overload.signature.args)),
-        returns=None if returns == types.none else _dtype(returns),
-        code=code,
+        entry=_ENTRY,
+        parameters=tuple(map(_parameter, signature.args)),
+        returns=None if returned == types.void else str(returned),
+        code=_target().machine.emit_object(module),
     )
 
 
-def is_translated(name: str, source: str) -> bool:
-    """Whether the translator takes a text; see `object_code`."""
-    try:
-        _translated(name, source)
-    except Exception:  # see `_translated`
-        return False
-    return True
+def optimised(name: str, source: str) -> tuple[types.Signature, Any]:
+    """The signature and LLVM's module of a kernel; see `object_code`."""
+    kernel, target = _kernel(name, source), _target()
+    assert kernel.signature is not None
+    module = binding.parse_assembly(str(_llvm(kernel, target)))
+    module.verify()
+    _optimise(module, target)
+    return kernel.signature, module
 
 
-def _translated(name: str, source: str) -> Any:
-    """Compiles a kernel whose body is the translated text.
-
-    Raises:
-        Exception: The text is beyond the translator, or wrong.
-    """
+def _kernel(name: str, source: str) -> Text:
+    """The kernel's function, with the names of its module; it need not import `math` and `np`."""
     tree = ast.parse(source)
-    functions = [f for f in tree.body if isinstance(f, ast.FunctionDef) and f.decorator_list]
+    functions = [f for f in tree.body if isinstance(f, ast.FunctionDef)]
     tree.body = [statement for statement in tree.body if statement not in functions]
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"math": math, "njit": njit, "np": numbers}
     exec(compile(tree, f"<einsql {name}>", "exec"), names)
     names |= {f.name: Text(f, names) for f in functions}
-    kernel: Text = names["kernel"]
+    kernel = names.get("kernel")
+    if not isinstance(kernel, Text):
+        raise Unsupported("a module without a kernel")
     (decorator,) = kernel.tree.decorator_list
     if not (isinstance(decorator, ast.Call) and isinstance(decorator.args[0], ast.Constant)):
         raise Unsupported("a kernel without a signature")
-    arguments, returns = normalize_signature(decorator.args[0].value)  # type: ignore[no-untyped-call]  # Numba's own
-
-    def typed(_: Any, *given: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            given = [Typed(t, a) for t, a in zip(signature.args, args, strict=True)]
-            returned = Module(context, builder.module).call(builder, kernel, given)
-            if returns == types.none:
-                return context.get_dummy_value()
-            return context.cast(builder, returned.code, returned.type, returns)
-
-        return returns(*given), generate
-
-    listed = ", ".join(f"a{n}" for n in range(len(arguments)))
-    space: dict[str, Any] = {"typed": typed}
-    exec(f"def body(context, {listed}): return typed(context, {listed})", space)
-    space["body"] = intrinsic(space["body"])
-    exec(f"def kernel({listed}): return body({listed})", space)
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
-    compile_function: Any = njit  # Numba's stub lacks these options
-    return compile_function(returns(*arguments), **options)(space["kernel"])
+    return Text(kernel.tree, names, types.parsed(decorator.args[0].value))
 
 
-def _parameter(kind: Any) -> tuple[str, int | None]:
+def _llvm(kernel: Text, target: _Target) -> ir.Module:
+    """The kernel's LLVM code: its functions, and the entry, which `machine_code.Kernel` calls."""
+    signature = kernel.signature
+    assert signature is not None
+    llvm = ir.Module(_ENTRY)
+    llvm.triple, llvm.data_layout = target.triple, target.layout
+    returned = signature.return_type
+    status, word = ir.IntType(32), WORD.as_pointer()
+    result = word if returned == types.void else returned.stored.as_pointer()
+    arguments = [result, word]
+    for kind in signature.args:
+        arguments += _words(kind)
+    entry = ir.Function(llvm, ir.FunctionType(status, arguments), _ENTRY)
+    entry.attributes.add("nounwind")
+    for number in (0, 1):
+        entry.args[number].add_attribute("noalias")
+    builder = ir.IRBuilder(entry.append_basic_block())
+    words = list(entry.args[2:])
+    given: list[Typed] = []
+    for kind in signature.args:
+        own, words = words[: len(_words(kind))], words[len(_words(kind)) :]
+        if isinstance(kind, types.Array):
+            own = [struct(builder, kind, own[4 : 5 + kind.ndim])]
+        given.append(Typed(kind, own[0]))
+    code = Module(llvm).call(builder, kernel, given)
+    if returned != types.void:
+        answer = cast(builder, code.code, code.type, returned)
+        if returned == types.boolean:
+            answer = builder.zext(answer, returned.stored)
+        builder.store(answer, entry.args[0])
+    builder.ret(status(0))
+    return llvm
+
+
+def _words(kind: types.Type) -> list[Any]:
+    """The LLVM types of a parameter; see `machine_code.array_words`."""
+    if not isinstance(kind, types.Array):
+        return [kind.code]
+    address = kind.dtype.stored.as_pointer()
+    return [WORD, WORD, WORD, WORD, address, *[WORD] * (2 * kind.ndim)]
+
+
+def _parameter(kind: types.Type) -> tuple[str, int | None]:
     if isinstance(kind, types.Array):
-        return _dtype(kind.dtype), kind.ndim
-    if kind not in _NUMBERS:
+        return str(kind.dtype), kind.ndim
+    if kind not in (types.int64, types.int32, types.float64, types.float32):
         raise InternalError(f"a kernel takes {kind}")
     return str(kind), None
 
 
-def _dtype(kind: Any) -> str:
-    return "bool" if kind == types.boolean else str(kind)
+@lru_cache(maxsize=1)
+def _target() -> _Target:
+    """This processor; Numba's environment variables restrict it."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    triple = binding.get_process_triple()
+    target = binding.Target.from_triple(triple)
+    machine = target.create_target_machine(
+        cpu=os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name(),
+        features=cpu_features.allowed(),
+        opt=_SPEED,
+        reloc="static" if triple.startswith(("x86", "i386")) else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+    return _Target(machine, triple, str(machine.target_data))
+
+
+def _optimise(module: Any, target: _Target) -> None:
+    options = binding.create_pipeline_tuning_options(speed_level=_SPEED)
+    options.loop_vectorization = True
+    options.slp_vectorization = False
+    builder = binding.create_pass_builder(target.machine, options)
+    builder.getModulePassManager().run(module, builder)

@@ -11,41 +11,34 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections import deque
 from contextlib import suppress
 from dataclasses import field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from einsql.core import forks
-from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.errors import InternalError
-from einsql.kernels.runtime.machine_code import ObjectCode
+from einsql.kernels.runtime.compiler_server import HELLO, IDLE, read, received, send, stored
+from einsql.kernels.runtime.object_code import ObjectCode
 
-if TYPE_CHECKING:
-    import multiprocessing.spawn as spawn
-    import select
-
-    from einsql.kernels.runtime import compiler, kernel_files
-else:  # loaded when a kernel is compiled
-    spawn, select = LazyModule("multiprocessing.spawn"), LazyModule("select")
-    compiler = LazyModule("einsql.kernels.runtime.compiler")
-    kernel_files = LazyModule("einsql.kernels.runtime.kernel_files")
-
-IDLE = 60.0
-"""Seconds without a text after which the process ends, and frees its 150 MB."""
 ATTEMPTS = 2
 """Processes that are started for one text: the operating system may end one for want of memory."""
-_MAIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from einsql.kernels.runtime.compiler_process import serve; serve()"
-)
-_HELLO = b"einsql"
-"""The first answer, which shows that the executable is Python."""
+_BARE = ("einsql", "einsql.kernels", "einsql.kernels.groups", "einsql.kernels.packed")
+"""Packages that import what sessions need; in the process they only name their modules."""
+_MAIN = """\
+import json, sys
+from types import ModuleType
+sys.path[:], bare = json.loads(sys.argv[1])
+for name, path in bare.items():
+    sys.modules[name] = ModuleType(name)
+    sys.modules[name].__path__ = [path]
+from einsql.kernels.runtime.compiler_server import serve
+serve()
+"""
 _undisturbed = forks.Undisturbed("compiled a kernel")
 
 
@@ -152,20 +145,20 @@ class CompilerProcess:
         text = json.dumps((work.home, work.key, work.source)).encode()
         if self._process is not None and self._process.poll() is None:
             requests, answers = _pipes(self._process)
-            _send(requests, text)
-            return _received(answers)
+            send(requests, text)
+            return received(answers)
         self._end()
         self._process = _started()
         requests, answers = _pipes(self._process)
         hello = b""
         with suppress(EOFError, OSError):
             # It compiles the text also if this process ends before it has begun to read.
-            _send(requests, text)
-            hello = _read(answers, len(_HELLO))
-        if hello != _HELLO:
+            send(requests, text)
+            hello = read(answers, len(HELLO))
+        if hello != HELLO:
             self._end()
             raise _NoProcessError
-        return _received(answers)
+        return received(answers)
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -181,13 +174,17 @@ def _started() -> subprocess.Popen[bytes]:
     Raises:
         _NoProcessError: The process cannot be started.
     """
-    path = [os.path.abspath(p) for p in sys.path]
-    executable = spawn.get_executable()
+    root = Path(__file__).parents[3]
+    bare = {name: str(root.joinpath(*name.split("."))) for name in _BARE}
+    places = json.dumps(([os.path.abspath(p) for p in sys.path], bare))
+    spawn = sys.modules.get("multiprocessing.spawn")  # loaded where a program has set one
+    executable = sys.executable if spawn is None else spawn.get_executable()
     try:
         if not executable:
             raise _NoProcessError
         return subprocess.Popen(
-            [executable, "-c", _MAIN, json.dumps(path)],
+            # The module `site` would take 20 ms; the path is complete without it.
+            [executable, "-S", "-c", _MAIN, places],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -211,61 +208,6 @@ def _close(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
-
-
-def serve() -> None:
-    """Compiles texts from standard input until it is closed, or none comes for `IDLE` seconds."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, answers = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1):  # what the compiler prints is no answer
-        os.dup2(null, standard)
-    os.write(answers, _HELLO)
-    with suppress(EOFError, OSError):
-        while os.name != "posix" or select.select([requests], [], [], IDLE)[0]:
-            home, key, source = json.loads(_received(requests))
-            try:
-                answer = b"+" + stored(home, key, source).to_bytes()
-            except Exception as error:
-                answer = b"-" + f"{type(error).__name__}: {error}".encode()
-            _send(answers, answer)
-
-
-def stored(home: str | None, key: str, source: str) -> ObjectCode:
-    """Compiles a text and stores the code, unless another process has done so meanwhile."""
-    if home is None:
-        return compiler.object_code(key, source)
-    with kernel_files.alone(home, key):
-        code = kernel_files.read(home, key)
-        if code is None:
-            code = compiler.object_code(key, source)
-            kernel_files.write(home, key, code)
-        return code
-
-
-def _send(pipe: int, content: bytes) -> None:
-    message = memoryview(len(content).to_bytes(8, "little") + content)
-    while message:
-        message = message[os.write(pipe, message) :]
-
-
-def _received(pipe: int) -> bytes:
-    """Reads a message.
-
-    Raises:
-        EOFError: The other process has closed the pipe.
-    """
-    return _read(pipe, int.from_bytes(_read(pipe, 8), "little"))
-
-
-def _read(pipe: int, count: int) -> bytes:
-    content = b""
-    while len(content) < count:
-        more = os.read(pipe, count - len(content))
-        if not more:
-            raise EOFError
-        content += more
-    return content
 
 
 _compiler = CompilerProcess()

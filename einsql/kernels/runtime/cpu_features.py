@@ -26,19 +26,27 @@ class Machine:
 
 @lru_cache(maxsize=1)
 def machine() -> Machine:
-    """The processor that kernels are compiled for; Numba's environment variables restrict it."""
+    """The processor that kernels are compiled for."""
     name = platform.machine().lower()
-    allowed = os.environ.get("NUMBA_CPU_FEATURES")
-    if allowed is None:
-        features = _features()
-    else:
-        features = {x[1:]: x[0] == "+" for x in allowed.split(",") if x}
+    features = {x[1:]: x[0] == "+" for x in allowed().split(",") if x}
     if name in ("x86_64", "amd64"):
         wide = 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
-        if os.environ.get("NUMBA_ENABLE_AVX") == "0":
-            wide = 16
         return Machine(wide, 32 if wide == 64 else 16, wide > 16 and bool(features.get("fma")))
     return Machine(16, 32, name in ("arm64", "aarch64"))
+
+
+def allowed() -> str:
+    """The features that kernels may use, as LLVM reads them.
+
+    Numba's environment variables NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX restrict those of the
+    processor.
+    """
+    named = os.environ.get("NUMBA_CPU_FEATURES")
+    if named is not None:
+        return named
+    has_avx = os.environ.get("NUMBA_ENABLE_AVX") != "0"
+    features = ((x, on and (has_avx or not x.startswith("avx"))) for x, on in _features().items())
+    return ",".join(f"{'+' if on else '-'}{x}" for x, on in sorted(features))
 
 
 def host() -> tuple[str, ...]:

@@ -6,8 +6,6 @@ denormal numbers, angles of any size. The largest errors are below 0.51 units in
 for all four. The polynomials are Taylor's, of sufficient degree.
 
 Of float64 the functions are those of the C library.
-
-Importing this module imports Numba, so only generated source does it.
 """
 
 from __future__ import annotations
@@ -18,9 +16,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from numba import types
-from numba.extending import intrinsic
-
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.language import intrinsic
 from einsql.kernels.runtime.vector_math import DOUBLE, power_of_two, special, split
 from einsql.kernels.runtime.vector_values import Num
 
@@ -39,7 +36,7 @@ _BITS = 300
 
 
 def _of_singles(build: Callable[..., Num], otherwise: str) -> Any:
-    """A Numba function: of float32 by its LLVM code, of float64 by LLVM's intrinsic."""
+    """A function: of float32 by its LLVM code, of float64 by LLVM's intrinsic."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         first, *rest = (Num(builder, a) for a in args)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.language import intrinsic
+from einsql.kernels.runtime.llvm_code import alloca_once
 from einsql.kernels.runtime.vector_values import declared, pointer, prefetch_line, spread
 
 WORD = ir.IntType(64)
@@ -107,7 +107,7 @@ class _Floats:
 
     Args:
         builder: Appends to the code.
-        element: The Numba type of an element.
+        element: The type of an element.
         lanes: Elements of a vector.
     """
 
@@ -186,7 +186,7 @@ def multiply_tile(
             beyond = builder.icmp_signed(">", place, last)
             places.append(builder.select(beyond, last, place))
         lines = [at(into, (under, WORD(m))) for m in range(high)]
-        if len(left) == 2:
+        if len(left.items) == 2:
             table, steps = _parts(builder, args[4])
             starts = [load(at(table, 8 * m), WORD) for m in range(high)]
         else:
@@ -195,12 +195,12 @@ def multiply_tile(
             there = [builder.icmp_signed("<", WORD(m), count) for m in range(high)]
             near = [builder.select(t, WORD(m), final) for m, t in enumerate(there)]
             starts = [at(start, (down, m)) for m in near]
-            spare = cgutils.alloca_once(builder, ir.ArrayType(floats.vector, 1))  # type: ignore[no-untyped-call]  # Numba's own
+            spare = alloca_once(builder, ir.ArrayType(floats.vector, 1))
             aside = builder.sub(builder.ptrtoint(spare, WORD), places[0])
             lines = [builder.select(t, line, aside) for t, line in zip(there, lines, strict=True)]
 
         def read(k: Any) -> tuple[Any, list[Any]]:
-            step = load(at(steps, (k, WORD(8))), WORD) if len(left) == 2 else builder.mul(k, along)
+            step = load(at(steps, (k, WORD(8))), WORD) if len(left.items) == 2 else builder.mul(k, along)
             return step, [load(at(first, (k, below), place)) for place in places]
 
         def combine(m: int, term: tuple[Any, list[Any]], sums: Sequence[Any]) -> list[Any]:
@@ -230,7 +230,7 @@ def multiply_tile(
                     store(False)
         return context.get_dummy_value()
 
-    return types.none(rows, nbytes, width, depth, left, right, out, scale, adds), generate
+    return types.void(rows, nbytes, width, depth, left, right, out, scale, adds), generate
 
 
 @intrinsic
@@ -309,7 +309,7 @@ def dots(
             floats.store(builder.fadd(before, total), place)
         return context.get_dummy_value()
 
-    return types.none(rows, lanes, width, depth, left, right, out, one), generate
+    return types.void(rows, lanes, width, depth, left, right, out, one), generate
 
 
 @intrinsic
@@ -338,4 +338,4 @@ def add_rows(_: Any, lanes: Any, rows: Any, first: Any, down: Any, sums: Any, on
         floats.store(builder.fadd(wide.load(args[4]), terms[0]), args[4])
         return context.get_dummy_value()
 
-    return types.none(lanes, rows, first, down, sums, one), generate
+    return types.void(lanes, rows, first, down, sums, one), generate

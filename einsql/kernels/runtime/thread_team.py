@@ -60,15 +60,12 @@ _NEARER = 3 * 2**19
 """The most bytes that a thread prefetches: the capacity of its L2 cache."""
 
 _TEXT = f"""\
-import numpy as np
-from numba import njit
 from einsql.kernels.runtime.atomics import add, load, pause, replace, store, unite
 from einsql.kernels.runtime.atomics import ARGUMENTS, call, give_way
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back, prefetch
 
 
-@njit("int64(int64, int64, int64, int64, int64)",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("int64(int64, int64, int64, int64, int64)")
 def kernel(state, worker, looks, begins, others):
     done, awake, failed, leave, job, tickets = (
         state + {8 * _DONE}, state + {8 * _AWAKE}, state + {8 * _FAILED},

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 import operator
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, Protocol
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.core.dispatcher import Dispatcher
-from numba.extending import intrinsic
-
 from einsql.core.records import dataclass
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime import memory
+from einsql.kernels.runtime.language import (
+    REPRESENTATION,
+    ByKind,
+    Elsewhere,
+    Intrinsic,
+    Later,
+    Text,
+    Unsupported,
+)
+from einsql.kernels.runtime.llvm_code import alloca_once
+from einsql.kernels.runtime.operations import (
+    FUNCTIONS,
+    KINDS,
+    cast,
+    constant,
+    numbers,
+    struct,
+    truth,
+)
 
 BINARY: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -26,6 +39,7 @@ BINARY: dict[type, Callable[..., Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
     ast.BitAnd: operator.and_,
@@ -43,24 +57,6 @@ _UNARY: dict[type, Callable[..., Any]] = {
     ast.UAdd: operator.pos,
     ast.Invert: operator.invert,
 }
-_Intrinsic: Any = type(intrinsic(lambda _: None))
-
-
-class Unsupported(Exception):  # noqa: N818 - no error: Numba compiles the text
-    """A text is beyond the part of Python that this module translates."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A function in the text of a kernel, or of a module whose functions kernels call.
-
-    Attributes:
-        tree: The function's definition.
-        names: Its global names.
-    """
-
-    tree: ast.FunctionDef
-    names: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +80,6 @@ Item = Typed | Known
 class Functions(Protocol):
     """The functions of a kernel; see `translator.Module`."""
 
-    @property
-    def context(self) -> Any:
-        """Numba's target context, which has the implementations of operations."""
-
     def types_of(self, text: Text, arguments: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
         """The types of a function's result and of its variables, for argument types."""
 
@@ -109,15 +101,13 @@ class Expressions:
         self, module: Functions, text: Text, variables: dict[str, Any], builder: Any
     ) -> None:
         self.module, self.text, self.variables = module, text, variables
-        self.context, self.typing = module.context, module.context.typing_context
         self.builder = builder
         self.places: dict[str, Any] = {}
 
     def place(self, name: str) -> Any:
         """Where a variable is in memory."""
         if name not in self.places:
-            kind = self.context.get_value_type(self.variables[name])
-            self.places[name] = cgutils.alloca_once(self.builder, kind, name=name)  # type: ignore[no-untyped-call]  # Numba's own
+            self.places[name] = alloca_once(self.builder, self.variables[name].code, name)
         return self.places[name]
 
     def branch(
@@ -167,14 +157,20 @@ class Expressions:
     def _of_attribute(self, node: ast.Attribute) -> Item:
         owner = self.expr(node.value)
         if isinstance(owner, Known):
-            return Known(getattr(owner.value, node.attr))
-        kind = self.typing.resolve_getattr(owner.type, node.attr)
-        if kind is None:
-            raise Unsupported(f"the attribute {node.attr}")
-        if self.builder is None:
-            return Typed(kind)
-        read = self.context.get_getattr(owner.type, node.attr)
-        return Typed(kind, read(self.context, self.builder, owner.type, owner.code, node.attr))
+            known = owner.value
+            is_numpy = isinstance(known, ModuleType) and known.__name__ == "numpy"
+            return Known(getattr(numbers if is_numpy else known, node.attr))
+        kind = owner.type
+        if isinstance(kind, types.Array):
+            if node.attr == "shape":
+                extents = memory.extents_of(self.builder, kind, owner.code)
+                return self.tuple_of([Typed(types.int64, extent) for extent in extents])
+            if node.attr == "ctypes":
+                return owner  # of which `data` is the address
+            if node.attr == "data":
+                code = self.builder and memory.address_of(self.builder, owner.code)
+                return Typed(types.int64, code)
+        raise Unsupported(f"the attribute {node.attr}")
 
     def _of_tuple(self, node: ast.Tuple) -> Item:
         parts = [self.expr(e) for e in node.elts]
@@ -184,10 +180,10 @@ class Expressions:
 
     def tuple_of(self, parts: Sequence[Typed]) -> Typed:
         """A tuple of values."""
-        kind = types.Tuple([p.type for p in parts])  # type: ignore[no-untyped-call]  # Numba's own
+        kind = types.Tuple(tuple(p.type for p in parts))
         if self.builder is None:
             return Typed(kind)
-        return Typed(kind, self.context.make_tuple(self.builder, kind, [p.code for p in parts]))
+        return Typed(kind, struct(self.builder, kind, [p.code for p in parts]))
 
     def _of_unaryop(self, node: ast.UnaryOp) -> Item:
         operand = self.expr(node.operand)
@@ -224,7 +220,7 @@ class Expressions:
             self.expr(more)
             return Typed(types.boolean)
         builder = self.builder
-        place = cgutils.alloca_once(builder, ir.IntType(1))  # type: ignore[no-untyped-call]  # Numba's own
+        place = alloca_once(builder, types.BIT)
         test = self.truth(value)
         builder.store(test, place)
 
@@ -245,7 +241,7 @@ class Expressions:
         if self.builder is None:
             return Typed(kind)
         builder = self.builder
-        place = cgutils.alloca_once(builder, self.context.get_value_type(kind))  # type: ignore[no-untyped-call]  # Numba's own
+        place = alloca_once(builder, kind.code)
 
         def side(e: ast.expr) -> Callable[[], None]:
             return lambda: builder.store(self.cast(self.typed(self.expr(e)), kind), place)
@@ -260,15 +256,35 @@ class Expressions:
         """An element of an array, a pointer or a tuple."""
         if isinstance(value, Known) and isinstance(index, Known):
             return Known(value.value[index.value])
-        whole = self.typed(value)
-        if not isinstance(whole.type, types.BaseTuple):
-            return self.call(operator.getitem, [whole, index])
+        owner = self.typed(value)
+        if not isinstance(owner.type, types.Tuple):
+            indices = self.indices(index)
+            kind = memory.element(owner.type, [t for t, _ in indices])
+            if self.builder is None:
+                return Typed(kind)
+            return Typed(kind, memory.read(self.builder, owner.type, owner.code, indices))
         if not isinstance(index, Known):
             raise Unsupported("a tuple's element of a computed number")
-        kind = whole.type[index.value]
+        kind = owner.type.items[index.value]
         if self.builder is None:
             return Typed(kind)
-        return Typed(kind, self.builder.extract_value(whole.code, index.value))
+        return Typed(kind, self.builder.extract_value(owner.code, index.value))
+
+    def set_item(self, value: Item, index: Item, number: Item) -> None:
+        """Sets an element of an array or a pointer."""
+        owner, source, indices = self.typed(value), self.typed(number), self.indices(index)
+        if self.builder is None:
+            memory.element(owner.type, [t for t, _ in indices])
+            return
+        memory.write(self.builder, owner.type, owner.code, indices, (source.type, source.code))
+
+    def indices(self, index: Item) -> list[tuple[Any, Any]]:
+        """The types and the code of the indices of an element."""
+        typed = self.typed(index)
+        if not isinstance(typed.type, types.Tuple):
+            return [(typed.type, typed.code)]
+        parts = [self.item(index, Known(n)) for n in range(len(typed.type.items))]
+        return [(part.type, part.code) for part in map(self.typed, parts)]
 
     def _of_call(self, node: ast.Call) -> Item:
         function = self.expr(node.func)
@@ -285,71 +301,59 @@ class Expressions:
             "builtins",
         ):
             return Known(function(*(a.value for a in args if isinstance(a, Known))))
-        text = function if isinstance(function, Text) else None
-        if isinstance(function, Dispatcher):
-            text = text_of(function)
-        if text is not None:
+        if isinstance(function, ByKind):
+            function = function.body(self.typed(args[0], code=False).type)
+        if isinstance(function, Text | Later | Elsewhere):
+            text = function if isinstance(function, Text) else function.text()
             return self.call_text(text, [self.typed(a) for a in args])
-        kinds = tuple(self.literal(a, isinstance(function, _Intrinsic)) for a in args)
-        callee, signature = _resolved(self.typing, function, kinds)
+        if not isinstance(function, Intrinsic):
+            function = FUNCTIONS.get(function)
+        if function is None:
+            raise Unsupported("a function that kernels do not have")
+        kinds = tuple(self.typed(a, code=False).type for a in args)
+        signature, generate = _resolved(function, kinds, tuple(map(_literal, args, kinds)))
         if self.builder is None:
             return Typed(signature.return_type)
-        given = [self.typed(a) for a in args]
-        last = signature.args[-1] if signature.args else None
-        if isinstance(last, types.StarArgTuple | types.StarArgUniTuple):
-            count = len(signature.args) - 1
-            starred = self.tuple_of(given[count:])
-            given = [*given[:count], Typed(last, starred.code)]
-        nothing = self.context.get_dummy_value()  # for a parameter with a default
-        given += [Typed(t, nothing) for t in signature.args[len(given) :]]
-        values = [self.cast(a, t) for a, t in zip(given, signature.args, strict=True)]
-        implementation = self.context.get_function(callee, signature)
-        code = implementation(self.builder, values)
-        self.context.add_linking_libs(getattr(implementation, "libs", ()))
+        values = [self.cast(self.typed(a), t) for a, t in zip(args, signature.args, strict=True)]
+        code = generate(REPRESENTATION, self.builder, signature, values)
         return Typed(signature.return_type, code)
 
     def call_text(self, text: Text, args: Sequence[Typed]) -> Item:
         """The result of a function of the text."""
-        kinds = tuple(a.type for a in args)
         if self.builder is None:
-            return Typed(self.module.types_of(text, kinds)[0])
+            return Typed(self.module.types_of(text, tuple(a.type for a in args))[0])
         return self.module.call(self.builder, text, args)
 
-    def literal(self, item: Item, exact: bool) -> Any:
-        """The type of an argument; of a known number for an intrinsic its literal type."""
-        if exact and isinstance(item, Known) and type(item.value) in (int, bool):
-            return types.literal(item.value)  # type: ignore[no-untyped-call]  # Numba's own
-        return self.typed(item, code=False).type
-
     def typed(self, item: Item, code: bool = True) -> Typed:
-        """A known known as one of the kernel."""
+        """A value; a known one becomes a constant of the kernel."""
         if isinstance(item, Typed):
             return item
         known = item.value
         if isinstance(known, tuple):
             return self.tuple_of([self.typed(Known(v)) for v in known])
+        if isinstance(known, Intrinsic) and known in KINDS:
+            return Typed(types.Kind(KINDS[known]))
         kind = _TYPES.get(type(known))
         if kind is None:
-            kind = self.typing.resolve_value_type(known)
-            return Typed(kind, self.context.get_dummy_value())
+            raise Unsupported(f"a value of {type(known).__name__}")
         if self.builder is None or not code:
             return Typed(kind)
-        return Typed(kind, self.context.get_constant(kind, known))
+        return Typed(kind, constant(kind, known))
 
     def cast(self, value: Typed, kind: Any) -> Any:
         """The code of a value as another type."""
-        if value.type == kind:
-            return value.code
-        return self.context.cast(self.builder, value.code, value.type, kind)
+        return (
+            value.code if value.type == kind else cast(self.builder, value.code, value.type, kind)
+        )
 
     def truth(self, item: Item) -> Any:
         """The code of a condition, one bit."""
         condition = self.typed(item)
-        return self.context.is_true(self.builder, condition.type, condition.code)
+        return truth(self.builder, condition.code, condition.type)
 
     def united(self, a: Any, b: Any) -> Any:
         """The type of a variable that is assigned values of two types."""
-        kind = a if a == b else self.typing.unify_types(a, b)
+        kind = types.united(a, b)
         if kind is None:
             raise Unsupported(f"a variable of {a} and {b}")
         return kind
@@ -385,30 +389,18 @@ def _leads(block: Any, to: Any) -> bool:
     return end is not None and to in getattr(end, "operands", ())
 
 
-_signatures: dict[tuple[Any, tuple[Any, ...]], tuple[Any, Any]] = {}
-"""Resolved functions by object and argument types; resolving takes most of Numba's time."""
+def _literal(item: Item, kind: types.Type) -> types.Type:
+    """The type of an argument, with the value of a known integer."""
+    known = isinstance(item, Known) and type(item.value) in (int, bool)
+    return types.literal(item.value) if known and isinstance(item, Known) else kind
 
 
-def _resolved(typing: Any, function: Any, kinds: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Numba's key of an operation, and its signature for argument types."""
-    key = function, kinds
-    known = _signatures.get(key)
-    if known is None:
-        is_operator = getattr(function, "__module__", "") == "_operator"
-        callee = function if is_operator else typing.resolve_value_type(function)
-        signature = typing.resolve_function_type(callee, kinds, {})
-        if signature is None:
-            raise Unsupported(f"{function} of {kinds}")
-        known = _signatures[key] = callee, signature
-    return known
+_signatures: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+"""Resolved functions by function and argument types."""
 
 
-@lru_cache(maxsize=256)
-def text_of(dispatcher: Any) -> Text:
-    """The text of a compiled function of a module."""
-    function = dispatcher.py_func
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    if not isinstance(tree, ast.FunctionDef):
-        raise Unsupported("no function")
-    inside = inspect.getclosurevars(function).nonlocals
-    return Text(tree, {**function.__globals__, **inside})
+def _resolved(function: Intrinsic, kinds: tuple[Any, ...], literal: tuple[Any, ...]) -> Any:
+    key = function, kinds, literal
+    if key not in _signatures:
+        _signatures[key] = function.resolved(kinds, literal)
+    return _signatures[key]

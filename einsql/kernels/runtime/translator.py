@@ -1,28 +1,24 @@
-"""Translates the text of kernels to LLVM, with Numba's operations but without its passes.
+"""Translates the text of kernels to LLVM code.
 
-Numba analyses the bytecode of a function, infers types, rewrites its own representation several
-times, and compiles and optimises every called function apart. Kernels are written in a small part
-of Python: numbers, pointers and arrays, assignments, `for` over ranges, `while`, `if`, calls. Their
-types follow from the text in order. All functions of a text become one LLVM module, which is
-optimised once: three to five times as fast for large kernels.
-
-The operations themselves (operators, NumPy's and this package's functions) are Numba's. A text
-beyond this part of Python raises `Unsupported`, and Numba compiles it.
+Kernels are written in a small part of Python: numbers, pointers and arrays, assignments, `for` over
+ranges, `while`, `if`, calls. Their types follow from the text in order. All functions of a text
+become one LLVM module, which is optimised once. A text beyond this part of Python raises
+`Unsupported`.
 """
 
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 
 from einsql.core.records import dataclass
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.language import Text, Unsupported
+from einsql.kernels.runtime.llvm_code import alloca_once
 from einsql.kernels.runtime.translated_expressions import (
     BINARY,
     Expressions,
@@ -30,9 +26,7 @@ from einsql.kernels.runtime.translated_expressions import (
     Item,
     Known,
     Load,
-    Text,
     Typed,
-    Unsupported,
 )
 
 _PASSES = 6
@@ -44,13 +38,11 @@ class Module:
     """The functions of a kernel, in one LLVM module.
 
     Attributes:
-        context: Numba's target context, which has the implementations of operations.
         llvm: The LLVM module.
         functions: The translated functions and result types, by text and argument types.
         types: The types of functions' results and variables, in the same way.
     """
 
-    context: Any
     llvm: Any
     functions: dict[tuple[int, tuple[Any, ...]], tuple[Any, Any]] = field(default_factory=dict)
     types: dict[tuple[int, tuple[Any, ...]], tuple[Any, dict[str, Any]]] = field(
@@ -75,33 +67,25 @@ class Module:
     def _emit(
         self, text: Text, arguments: tuple[Any, ...], returned: Any, variables: dict[str, Any]
     ) -> Any:
-        convention = self.context.call_conv  # operations that are functions rely on it
-        kind = convention.get_function_type(returned, arguments)
+        kind = ir.FunctionType(returned.code, [a.code for a in arguments])
         function = ir.Function(self.llvm, kind, self.llvm.get_unique_name(f"text.{text.tree.name}"))
         function.linkage = "internal"
+        function.attributes.add("nounwind")
         builder = ir.IRBuilder(function.append_basic_block())
         writer = _Writer(self, text, variables, builder, returned)
-        given = convention.get_arguments(function)
-        values = self.context.get_arg_packer(arguments).from_arguments(builder, given)
-        for arg, t, value in zip(text.tree.args.args, arguments, values, strict=True):
+        for arg, t, value in zip(text.tree.args.args, arguments, function.args, strict=True):
             writer.assign(arg.arg, Typed(t, value))
         writer.body(text.tree.body)
         if not builder.block.is_terminated:
-            if returned != types.none:
+            if returned != types.void:
                 raise Unsupported("a function does not return")
-            writer.give(Typed(types.none, self.context.get_dummy_value()))
+            builder.ret_void()
         return function
 
     def call(self, builder: Any, text: Text, args: Sequence[Typed]) -> Typed:
         """Emits a call of a text."""
-        kinds = tuple(a.type for a in args)
-        function, returned = self.function(text, kinds)
-        convention = self.context.call_conv
-        # No function of a kernel raises, so the status is always good.
-        _, code = convention.call_function(
-            builder, function, returned, kinds, [a.code for a in args]
-        )
-        return Typed(returned, self.context.get_dummy_value() if returned == types.none else code)
+        function, returned = self.function(text, tuple(a.type for a in args))
+        return Typed(returned, builder.call(function, [a.code for a in args]))
 
 
 def _infer(module: Module, text: Text, arguments: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
@@ -114,7 +98,7 @@ def _infer(module: Module, text: Text, arguments: tuple[Any, ...]) -> tuple[Any,
             reader.assign(arg.arg, Typed(t))
         reader.body(text.tree.body)
         if variables == before:
-            return reader.result or types.none, variables
+            return reader.result or types.void, variables
     raise Unsupported("types are not stable")
 
 
@@ -163,15 +147,13 @@ class _Writer(Expressions):
             raise Unsupported("assignment to an attribute")
         array, index = self.expr(target.value), self.expr(target.slice)
         old = self.item(array, index)
-        new = self.call(operation, [old, self.expr(statement.value)])
-        self.call(operator.setitem, [array, index, new])
+        self.set_item(array, index, self.call(operation, [old, self.expr(statement.value)]))
 
     def store(self, target: ast.expr, value: Item) -> None:
         if isinstance(target, ast.Name):
             self.assign(target.id, self.typed(value))
         elif isinstance(target, ast.Subscript):
-            array, index = self.expr(target.value), self.expr(target.slice)
-            self.call(operator.setitem, [array, index, value])
+            self.set_item(self.expr(target.value), self.expr(target.slice), value)
         elif isinstance(target, ast.Tuple):
             count = len(target.elts)
             parts = [self.item(value, Known(n)) for n in range(count)]
@@ -184,7 +166,7 @@ class _Writer(Expressions):
         """Sets a variable."""
         if self.builder is None:
             known = self.variables.get(name)
-            kind = value.type if known is None else self.united(known, value.type)
+            kind = types.plain(value.type) if known is None else self.united(known, value.type)
             self.variables[name] = kind
             return
         self.builder.store(self.cast(value, self.variables[name]), self.place(name))
@@ -192,16 +174,12 @@ class _Writer(Expressions):
     def _do_return(self, statement: ast.Return) -> None:
         returned = None if statement.value is None else self.typed(self.expr(statement.value))
         if self.builder is None:
-            kind = types.none if returned is None else returned.type
+            kind = types.void if returned is None else types.plain(returned.type)
             self.result = kind if self.result is None else self.united(self.result, kind)
+        elif returned is None:
+            self.builder.ret_void()
         else:
-            self.give(returned or Typed(types.none, self.context.get_dummy_value()))
-
-    def give(self, value: Typed) -> None:
-        """Emits a return."""
-        code = self.cast(value, self.result)
-        returned = self.context.get_return_value(self.builder, self.result, code)
-        self.context.call_conv.return_value(self.builder, returned)
+            self.builder.ret(self.cast(returned, self.result))
 
     def _do_if(self, statement: ast.If) -> None:
         test = self.expr(statement.test)
@@ -260,9 +238,9 @@ class _Writer(Expressions):
             and iterated.func.id == "range"
         ):
             items = self.expr(iterated)
-            if not isinstance(items, Typed) or not isinstance(items.type, types.BaseTuple):
+            if not isinstance(items, Typed) or not isinstance(items.type, types.Tuple):
                 raise Unsupported("a loop over no range")
-            for n in range(len(items.type)):
+            for n in range(len(items.type.items)):
                 self.assign(target.id, self.typed(self.item(items, Known(n))))
                 self.body(statement.body)
             return
@@ -281,7 +259,7 @@ class _Writer(Expressions):
             return
         builder, word = self.builder, ir.IntType(64)
         first, last, by = (self.cast(self.typed(x), types.int64) for x in (start, stop, step))
-        counter = cgutils.alloca_once(builder, word)  # type: ignore[no-untyped-call]  # Numba's own
+        counter = alloca_once(builder, word)
         builder.store(first, counter)
 
         def test() -> Any:

@@ -20,8 +20,6 @@ The coefficients are least-squares fits to 50 digits, reweighted until the large
 relative error was even, each rounded to its type before the next one was fitted.
 Multiplications and additions are fused where the processor can; constants are split so
 that products with them are exact where it cannot.
-
-Importing this module imports Numba, so only generated source does it.
 """
 
 from __future__ import annotations
@@ -30,10 +28,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from numba import types
-from numba.extending import intrinsic
-
 from einsql.core.records import dataclass
+from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.runtime.language import intrinsic
 from einsql.kernels.runtime.vector_values import Num
 
 
@@ -140,7 +137,7 @@ def _format(x: Num) -> Format:
 
 
 def _of_float(build: Callable[[Num], Num]) -> Any:
-    """A Numba function of one float, from its LLVM code."""
+    """A function of one float, from its LLVM code."""
 
     def typed(_: Any, a: Any) -> Any:
         if not isinstance(a, types.Float):

@@ -1,7 +1,7 @@
 """Numbers of LLVM code under construction, with the operators of Python.
 
 A function written over them is straight-line code without calls and branches: a loop
-around it vectorises, and it compiles in no time, for Numba sees one instruction.
+around it vectorises, and it compiles quickly.
 """
 
 from __future__ import annotations

@@ -58,13 +58,10 @@ FILLED = 4
 """Greatest ratio of running values to rows if they exceed the cache."""
 
 ORDER = """\
-import numpy as np
-from numba import njit, types
 from einsql.kernels.runtime.compiled_functions import at, borrow, give_back
 
 
-@njit("boolean(Array(int64, 1, 'C', readonly=True), int64, int64[::1], int64[::1])",
-      no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit("boolean(Array(int64, 1, 'C', readonly=True), int64, int64[::1], int64[::1])")
 def kernel(segments, count, starts, order):
     '''Counts the rows of each segment and sorts rows by segment, in their order.
 

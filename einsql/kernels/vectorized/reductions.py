@@ -182,13 +182,13 @@ class _Pair:
     def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
         arg, value = cast_array(args[0], self.output.dtype), args[1]
         shape = self.best[1].shape
-        args, values, seen = self._start((self.best[1].size,))
+        least, values, seen = self._start((self.best[1].size,))
         UFUNCS[self.extreme.monoid or ""].at(values, at, value)
         attained = equal(value, values[at])
-        np.fmin.at(args, at[attained], arg[attained])
+        np.fmin.at(least, at[attained], arg[attained])
         seen[at] = True
         everywhere = tuple(slice(None) for _ in shape)
-        self._merge(everywhere, [x.reshape(shape) for x in (args, values, seen)])
+        self._merge(everywhere, [x.reshape(shape) for x in (least, values, seen)])
 
     def _merge(self, where: Where, new: list[np.ndarray]) -> None:
         merged = _pair(self.lowest, [x[where] for x in self.best], new)
