@@ -175,14 +175,13 @@ def both(
     where: Expr = TRUE,
     guard: Expr = TRUE,
 ) -> Case:
-    """A reduction over the last axis of two matrices of one type."""
-    kind = DType.of(arrays[0].dtype)
-    assert kind is not None
+    """A reduction over the last axis of two matrices."""
+    kinds = [dtype for a in arrays if (dtype := DType.of(a.dtype)) is not None]
     (m, k), (n, _) = (a.shape for a in arrays)
     axes = (Axis("i", 0, m), Axis("j", 0, n), Axis("k", 0, k))
     operands = tuple(
         Operand(
-            Input(f"r{x}", Schema((Key("r", 0, e), Key("c", 0, k)), (Field("val", kind),))),
+            Input(f"r{x}", Schema((Key("r", 0, e), Key("c", 0, k)), (Field("val", kinds[x]),))),
             (label, "k"),
         )
         for x, (label, e) in enumerate((("i", m), ("j", n)))
@@ -388,3 +387,14 @@ def test_what_does_not_pay_is_left_to_loops() -> None:
     assert compile_packed(replace(node, keys=("i",))) is None
     sine = replace(node.outputs[0], args=(fn("sin", F, plus(F)),))
     assert compile_packed(replace(node, outputs=(sine,))) is None
+
+
+def test_values_of_both_sides_keep_their_types() -> None:
+    """Integers beyond 2^53 beside floats: no DOUBLE is between them."""
+    a = np.full((6, 20), 2**53)
+    a[::2] += 1
+    b = np.linspace(-1, 0.1, 100, dtype=np.float32).reshape(5, 20)
+    above = fn("lt", B, Const(2**53, I64), Value(0, "val", I64))
+    positive = fn("lt", B, Const(0, F), Value(1, "val", F))
+    case = both("arg_min", fn("or", B, above, positive), (a, b), B)
+    check(case, packed(case))

@@ -26,7 +26,7 @@ BF = DType.BFLOAT16
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The condition under which a function raises, as a predicate in NumPy and in kernels."""
+    """The condition under which a function raises, in NumPy and in the text of kernels."""
 
     reason: str
     numpy: Callable[..., Array]

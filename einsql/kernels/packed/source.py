@@ -188,7 +188,8 @@ class _Text(Builder):
         self.side = ROWS
 
     def start(self, side: str) -> None:
-        self.lines, self.known, self.temps, self.side = [], {}, 0, side
+        # Names go on: one that both sides have would have the type of both.
+        self.lines, self.known, self.side = [], {}, side
 
     def program(self) -> Program:
         w, depth = self.tile, self.what.depth

@@ -186,7 +186,8 @@ def multiply_tile(
             beyond = builder.icmp_signed(">", place, last)
             places.append(builder.select(beyond, last, place))
         lines = [at(into, (under, WORD(m))) for m in range(high)]
-        if len(left.items) == 2:
+        by_table = len(left.items) == 2
+        if by_table:
             table, steps = _parts(builder, args[4])
             starts = [load(at(table, 8 * m), WORD) for m in range(high)]
         else:
@@ -200,7 +201,7 @@ def multiply_tile(
             lines = [builder.select(t, line, aside) for t, line in zip(there, lines, strict=True)]
 
         def read(k: Any) -> tuple[Any, list[Any]]:
-            step = load(at(steps, (k, WORD(8))), WORD) if len(left.items) == 2 else builder.mul(k, along)
+            step = load(at(steps, (k, WORD(8))), WORD) if by_table else builder.mul(k, along)
             return step, [load(at(first, (k, below), place)) for place in places]
 
         def combine(m: int, term: tuple[Any, list[Any]], sums: Sequence[Any]) -> list[Any]:
