@@ -22,8 +22,8 @@ def test_rows_and_terms_of_every_remainder(
     rng = np.random.default_rng(threads)
     for m, n, k in ((2, 4, 33), (3, 36, 64), (7, 20, 520), (16, 12, 1103), (33, 8, 4096)):
         labels = Labels(("m", "k"), ("n", "k"), ("m", "n"), {"m": m, "n": n, "k": k})
-        left = rng.integers(-4, 5, (m, k + 3)).astype(dtype)[:, :k]
-        right = rng.integers(-4, 5, (n, k)).astype(dtype)
+        left: np.ndarray = rng.integers(-4, 5, (m, k + 3)).astype(dtype)[:, :k]
+        right: np.ndarray = rng.integers(-4, 5, (n, k)).astype(dtype)
         product = Multiplied(labels, np.dtype(dtype))
         for _ in range(2):
             np.testing.assert_array_equal(product(left, right, no_tick), left @ right.T)

@@ -28,7 +28,6 @@ PIECE = 2**25
 """Work of one piece in cheap operations, a few milliseconds."""
 OPERATION = 1e-10
 """Approximate seconds of a cheap operation, to estimate the time of a piece."""
-_BYTE = np.dtype(np.uint8)
 PIECES = 4
 """Least number of pieces per thread, so that all threads end at about the same time."""
 
@@ -58,7 +57,7 @@ class Group:
             for at, (node, m) in enumerate(zip(plan.nodes, plan.members, strict=True))
             if m.visible
         ]
-        self._seconds = work(plan) * OPERATION
+        self._work = work(plan)
 
     @property
     def tier(self) -> str | None:
@@ -168,14 +167,14 @@ class Group:
         kernel = driver.kernel
         if kernel is None:
             kernel = driver.kernel = compile_cache.load(driver.source, tick)
-        nodes, seconds = len(self.nodes), self._seconds
-        if seconds < thread_team.LEAST:
+        nodes, seconds = len(self.nodes), self._work * OPERATION
+        threads = thread_team.at_hand(seconds)
+        if threads == 1 and seconds < thread_team.WAKE:
             place = _Place(driver.scratch, nodes)
             kernel(0, driver.blocks, numbers, place.bad, place.address)
             tick(1.0)
             return place.bad
         pieces = self._pieces(driver)
-        threads = thread_team.at_hand(seconds)
         if threads > 1:
             return _by_team(kernel, driver, numbers, nodes, pieces, threads, tick)
         return _by_pool(kernel, driver, numbers, nodes, pieces, tick)
@@ -183,13 +182,15 @@ class Group:
     def _pieces(self, driver: Driver) -> list[tuple[int, int]]:
         """The range of blocks of each piece."""
         least = PIECES * thread_pool.threads()
-        wanted = min(driver.blocks, max(least, ceil(work(self.plan) / PIECE)))
-        batches = driver.blocks // driver.batch
-        if batches >= least:  # pieces that share their right sides
-            wanted = ceil(wanted / batches) * batches
-        wanted = min(driver.blocks, wanted)
+        blocks, batch = driver.blocks, driver.batch
+        wanted = min(blocks, max(least, ceil(self._work / PIECE)))
+        batches = blocks // batch
+        unit = batch if batches >= wanted else 1  # a batch shares its packed right sides
+        if unit == 1 and batches >= least:
+            wanted = min(blocks, ceil(wanted / batches) * batches)
+        count = blocks // unit
         return [
-            (driver.blocks * n // wanted, driver.blocks * (n + 1) // wanted) for n in range(wanted)
+            (count * n // wanted * unit, count * (n + 1) // wanted * unit) for n in range(wanted)
         ]
 
 
@@ -267,7 +268,7 @@ class _Place:
 
     def __init__(self, nbytes: int, nodes: int) -> None:
         self.bad = np.zeros(nodes + 1, np.int64)
-        self._scratch = empty((nbytes + 64,), _BYTE)
+        self._scratch = _scratch(nbytes + 64)
         start = address(self._scratch)
         self.address = start + -start % 64
         c_int64.from_address(self.address).value = NOTHING
@@ -281,3 +282,8 @@ def _turn(arranged: EinSum, node: EinSum) -> list[int] | None:
 
 def _turned(result: np.ndarray, turn: Sequence[int] | None) -> np.ndarray:
     return result if turn is None else result.transpose(turn)
+
+
+def _scratch(nbytes: int) -> np.ndarray:
+    """Uninitialised memory for the buffers between nodes."""
+    return empty((nbytes,), np.dtype(np.uint8))

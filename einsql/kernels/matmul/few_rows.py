@@ -76,13 +76,16 @@ def is_suited(plan: ProductViews) -> bool:
     return stack == 1 and 1 < m <= MOST and large
 
 
-def multiply_few(plan: ProductViews, a: np.ndarray, b: np.ndarray) -> Multiply | None:
+def multiply_few(
+    plan: ProductViews, a: np.ndarray, b: np.ndarray, otherwise: Multiply
+) -> Multiply | None:
     """Returns a function that multiplies in place; None if the strides are unsuitable.
 
     Args:
         plan: A product that is suited, without copies.
         a: A left operand of the plan's type and strides.
         b: A right operand.
+        otherwise: Multiplies while the kernel is being compiled.
     """
     left, right, into = _matrices(plan, a, b, plan.result()[1])
     size = plan.dtype.itemsize
@@ -100,7 +103,7 @@ def multiply_few(plan: ProductViews, a: np.ndarray, b: np.ndarray) -> Multiply |
         ],
         np.int64,
     )
-    otherwise, seconds = plan.choose(), plan.work.seconds
+    seconds = plan.work.seconds
     known: list[tuple[Kernel, tuple[int, ...]]] = []
     dtype, shape, turn = plan.dtype, plan.shape, unless_same(plan.turn)
 

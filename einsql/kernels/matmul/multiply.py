@@ -121,7 +121,7 @@ class Multiplied:
         if self.compiles and same and not layout.right.copied and few_rows.is_suited(plan):
             if copied:
                 return plan.copied_first(0)
-            few = few_rows.multiply_few(plan, a, b)
+            few = few_rows.multiply_few(plan, a, b, plan.choose())
             if few is not None:
                 return few
         if self.compiles and same and not copied and points >= COMPILED:
