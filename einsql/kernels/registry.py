@@ -220,7 +220,7 @@ def _streams(node: EinSum, output: Output, jit: str) -> bool:
     if not product.right:
         return node.points > SMALL
     left, right = (node.operands[f[0].operand].labels for f in (product.left, product.right))
-    by_rows = left == right and left[-1] in node.keys
+    by_rows = left == right and any(x in node.keys for x in left[-1:])
     return node.points >= STREAMED and (by_rows or len(node.keys) == len(node.axes))
 
 

@@ -28,7 +28,6 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     Value,
-    bigint,
     call,
     conj,
     fresh,
@@ -43,6 +42,7 @@ from einsql.kernels.loops.generated import Loops
 from einsql.kernels.loops.loop_cuts import Box
 from einsql.kernels.loops.loop_nest import Mode, Nest
 from einsql.kernels.runtime import compile_cache
+from einsql.kernels.scalars import derived_axes, labels_read
 from einsql.kernels.segments.rows import Rows, number, places, rows_of, size
 from einsql.kernels.vectorized.reductions import merge
 from einsql.kernels.vectorized.vector import compile_vector
@@ -123,8 +123,11 @@ def _compile(node: EinSum) -> Runner:
     shape = [node.axis(x).extent if x in segments else 1 for x in order]
     turn = [order.index(k) for k in node.keys]
     by_row = [o for o in node.outputs if not (_is_count(o) or is_presence(o))]
+    # Only the first of them is reduced: a count tells the presence.
+    by_segment = sorted((o for o in node.outputs if o not in by_row), key=is_presence)
     ways = _Scattered if _scatters(node, rows) else _Sorted
-    reduction = ways(replace(node, outputs=tuple(by_row)), rows, segments)
+    part = replace(node, outputs=tuple(by_row))
+    reduction = ways(part, rows, segments, tuple(by_segment[:1]))
 
     def spread(o: Output, counts: np.ndarray) -> np.ndarray:
         """A count or the presence of each segment, broadcast over the features."""
@@ -138,7 +141,7 @@ def _compile(node: EinSum) -> Runner:
             fields, counts = reduction.run(operands, tick)
         except DataError:  # perhaps of a partial sum, not of the total
             return compile_vector(node)(operands, tick)
-        return fields | {o.name: spread(o, counts) for o in node.outputs if o not in by_row}
+        return fields | {o.name: spread(o, counts) for o in by_segment}
 
     return run
 
@@ -155,25 +158,25 @@ def _scatters(node: EinSum, rows: Rows) -> bool:
 
 
 Reduced = tuple[dict[str, np.ndarray], np.ndarray]
-"""The reduced outputs, and the number of rows of each segment."""
+"""The reduced outputs, and the number or the presence of each segment's rows."""
 
 
 class _Scattered:
     """Adds rows to the results of their segments."""
 
-    def __init__(self, node: EinSum, rows: Rows, segments: tuple[str, ...]) -> None:
-        rows_name = fresh("rows", [o.name for o in node.outputs])
-        counts = Output(rows_name, (bigint(1),), DType.BIGINT, "sum")
-        self.counts = counts.name
-        if not rows.features:
-            node = replace(node, outputs=(*node.outputs, counts))
-        self.reduce = Loops(node).run if node.outputs else None
+    def __init__(
+        self, node: EinSum, rows: Rows, segments: tuple[str, ...], counts: tuple[Output, ...]
+    ) -> None:
+        self.counts = [o.name for o in counts]
+        self.used: list[int] = []
+        outputs = node.outputs if rows.features else (*node.outputs, *counts)
+        self.reduce = Loops(replace(node, outputs=outputs)).run if outputs else None
         self.count: Runner | None = None
-        if rows.features:
+        if rows.features and counts:
             axes = tuple(a for a in node.axes if a.label not in rows.features)
             used = {n for a in axes if a.define is not None for n in operands_of(a.define)}
             self.used = sorted(used)
-            by_segment = replace(node, axes=axes, keys=segments, outputs=(counts,), hint=())
+            by_segment = replace(node, axes=axes, keys=segments, outputs=counts, hint=())
             self.count = Loops(with_operands(by_segment, self.used)).run
 
     def run(self, operands: Sequence[Arrays], tick: Tick) -> Reduced:
@@ -181,13 +184,15 @@ class _Scattered:
         fields = {} if self.reduce is None else self.reduce(operands, tick)
         if self.count is not None:
             fields |= self.count([operands[n] for n in self.used], tick)
-        return fields, fields.pop(self.counts)
+        return fields, next((fields.pop(name) for name in self.counts), np.zeros(()))
 
 
 class _Sorted:
     """Sorts rows by segment, and reduces segments in parallel."""
 
-    def __init__(self, node: EinSum, rows: Rows, segments: tuple[str, ...]) -> None:
+    def __init__(
+        self, node: EinSum, rows: Rows, segments: tuple[str, ...], counts: tuple[Output, ...]
+    ) -> None:
         self.node, self.rows = node, rows
         self.places = Loops(places(node, rows.labels, segments)).run
         self.width = size(node, rows.features)
@@ -295,6 +300,10 @@ def _over_sorted(node: EinSum, rows: Rows, count: int) -> Loops:
     total, numbers = size(node, rows.labels), len(node.operands)
     axes = [Axis(segment, 0, count), Axis(place, 0, total)]
     row, step = Value(numbers, "row", DType.BIGINT), total
+    read = (labels_read(node, e) for o in node.outputs for e in (*o.args, o.where))
+    needed = set(rows.features).union(*read)
+    for axis, define in reversed(derived_axes(node)):
+        needed |= labels_read(node, define) if axis.label in needed else set()
     for axis in node.axes:
         if axis.label in rows.labels:
             step //= axis.extent
@@ -302,7 +311,8 @@ def _over_sorted(node: EinSum, rows: Rows, count: int) -> Loops:
             if step * axis.extent < total:
                 digit = number("mod", digit, axis.extent)
             axis = replace(axis, define=number("add", digit, axis.lo))
-        axes.append(axis)
+        if axis.label in needed:
+            axes.append(axis)
     first, last = (Value(numbers + 1, x, DType.BIGINT) for x in ("first", "last"))
     within = conj(
         call("le", DType.BOOLEAN, first, Label(place)),
