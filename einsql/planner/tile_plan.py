@@ -23,9 +23,12 @@ from einsql.ir.tra.block_schema import KeyTuple, sizes
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
+from einsql.optimizer import check_rules
 from einsql.optimizer.lowering.program import lowered
 from einsql.optimizer.lowering.translate import translate
+from einsql.planner.compile import at_sites
 from einsql.planner.dependencies import Dependency
+from einsql.planner.target import ExecutionTarget, target_of
 from einsql.sql.parameters.runtime_inputs import NOTHING, ParameterUse
 from einsql.sql.scope.relation import TileRelation
 from einsql.storage.array_ownership import owner, show
@@ -39,8 +42,13 @@ if TYPE_CHECKING:
     from einsql.engine.ranks import block_program as rank_program
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.program import Keep
+    from einsql.optimizer import tra
     from einsql.optimizer.tra import Implemented
-else:  # loaded for plans on ranks
+    from einsql.planner.planner import BinderCatalog
+    from einsql.sql.tiles import free_tiling
+else:  # loaded for queries over tiles and for plans on ranks
+    tra = LazyModule("einsql.optimizer.tra")
+    free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
     rank_program = LazyModule("einsql.engine.ranks.block_program")
 
 Tick = Callable[[float], None]
@@ -122,6 +130,52 @@ class TileProgram:
         if self.sited is None:
             return self.lines()
         return [*self.lines(), f"-- {self.sited.cost.sites} sites: {self.sited.cost}"]
+
+
+def make_tile_plan(relation: TileRelation, catalog: BinderCatalog, notices: list[str]) -> TilePlan:
+    """Plans a bound relation over tiles; plan files have no plans over tiles.
+
+    Raises:
+        InterfaceError: A name among the disabled rules is no rule.
+    """
+    file = catalog.settings.plan
+    if file is not None and catalog.settings.sites > 1:
+        notice = f"'{file.path}' has no plan for a statement over TILES; it is planned without it"
+        catalog.shared.notice_once(notices, notice)
+    return TilePlan(
+        tile_program(relation.node, catalog),
+        tuple((c.name, c.key) for c in relation.columns),
+        description_of(relation),
+        catalog.parts(scanned(relation.node)),
+        tuple(catalog.dependencies),
+        tuple(notices),
+        catalog.store.names,
+        catalog.volatile,
+        catalog.files,
+        tuple(catalog.probes),
+        catalog.given.use,
+    )
+
+
+def tile_program(node: ra.Node, catalog: BinderCatalog) -> TileProgram:
+    """Compiles a block plan for one site, or in the implementation algebra for several.
+
+    Raises:
+        InterfaceError: A name among the disabled rules is no rule.
+    """
+    free_tiling.require_numbers(node, "tiles or their keys reach the result")
+    settings, sited = catalog.settings, None
+    if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
+        check_rules(settings.disabled_rules)
+        disabled = settings.disabled_rules & {r.name for r in tra.RULES}
+        in_seconds = settings.cost == "seconds"
+        weights = tra.Weights.in_seconds(settings.machine) if in_seconds else None
+        sited = tra.implement(
+            node, settings.sites, weights=weights, disabled=disabled, tick=catalog.tick
+        )
+    placed = catalog.store.placed
+    executor = block_executor(node, sited, at_sites(settings), catalog.cluster, placed)
+    return TileProgram(node, executor, sited)
 
 
 def block_executor(
