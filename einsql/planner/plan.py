@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from einsql.planner import tile_plan
     from einsql.planner.bounds_probe import Probe
     from einsql.planner.context import Context
-    from einsql.planner.templates import Template
     from einsql.planner.tile_plan import Part, TilePlan
     from einsql.planner.value_ranges import RangeCondition
 
@@ -72,7 +71,7 @@ class Plan:
     use: ParameterUse = NOTHING
     """The use of the statement's parameters."""
     ends: tuple[Cut | Shift, ...] = ()  # bounds of the result's keys that depend on parameters
-    template: Template | None = None
+    template: PlanTemplate | None = None
     """What makes plans for inputs of other extents."""
 
     @property
@@ -157,6 +156,13 @@ def owners(inputs: Iterable[Arrays]) -> set[int]:
         for f in inputs
         for a in (f if isinstance(f, dict) else as_fields(f).local()).values()  # most are dicts
     }
+
+
+class PlanTemplate(Protocol):
+    """What makes plans of a query for inputs of other extents; see `planner.templates`."""
+
+    def prepare(self, ctx: Context, /) -> Plan | None:
+        """Returns the plan for the present inputs; None if a condition does not hold."""
 
 
 def run_plans(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -70,11 +70,12 @@ from einsql.storage.session_store import Store
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
     from einsql.ir.einsum import printer as _printer
+    from einsql.ir.tra.plan import Node as TileNode
     from einsql.optimizer.site_optimizer import SitePlan
     from einsql.planner import bounds_probe, device_program, sites, tile_plan
     from einsql.planner.plan import Condition
     from einsql.planner.sites import OnSites
-    from einsql.planner.tile_plan import Part
+    from einsql.planner.tile_plan import Part, TileProgram
     from einsql.storage.duckdb.operands import Tables
     from einsql.storage.files import tables as table_files
 else:  # imported for computed keys, several sites, tiles, GPUs and files only
@@ -331,7 +332,7 @@ class BinderCatalog:
     def _part(self, name: str) -> tuple[Part, ...]:
         _, relation = self.computed[name]
         if isinstance(relation, TileRelation):
-            program = tile_plan.tile_program(relation.node, self)
+            program = self.tile_program(relation.node)
             return (
                 *self.parts(tile_plan.scanned(relation.node)),
                 tile_plan.tile_part(name, program),
@@ -342,6 +343,11 @@ class BinderCatalog:
             name, text, lambda inputs, tick: tile_plan.tensor_of(plan.finish(inputs, tick))
         )
         return (*plan.parts, own)
+
+    def tile_program(self, node: TileNode) -> TileProgram:
+        """Compiles a block plan; see `tile_plan.tile_program`."""
+        placed = self.store.placed
+        return tile_plan.tile_program(node, self.settings, self.cluster, placed, self.tick)
 
     def compiled(self, root: Node, *more: Node) -> GraphExecutor:
         """Compiles a graph for one site, on the device of the settings; a GPU has one root.
@@ -365,7 +371,24 @@ class BinderCatalog:
 
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Computes the bounds of an expression from the data."""
-        return bounds_probe.probed(self, node)
+        recorder, settings = self.recorder, self.settings
+        query = optimize(node, disabled=settings.disabled_rules).root, node.points
+        root, points = query if recorder is None else recorder.build(query)[0]
+        fields: Mapping[str, Fields] = self.fields
+        parts = self.parts(inputs_of(root))
+        if parts:
+            fields = tile_plan.computed(parts, fields, self.tick)
+        on_ranks = self.cluster is not None
+        program = self.on_sites((root,)).program if on_ranks else self.compiled(root)
+        (extremes,) = program.run(fields, self.tick)
+        bounds = bounds_probe.bounds_in(extremes, points)
+        if parts or on_ranks:
+            self.volatile = True
+        else:
+            again = partial(compiled, settings=settings, memory=self.memory)
+            compile_later = again if recorder else lambda _: program
+            self.probes.append(bounds_probe.Probe(*query, bounds, compile_later))
+        return bounds
 
 
 def key_column(name: str) -> Column:

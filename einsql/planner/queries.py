@@ -19,11 +19,10 @@ from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled
 from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
-from einsql.planner.plan import Plan, inputs_fit, rebind_inputs
+from einsql.planner.plan import Plan, PlanTemplate, inputs_fit, rebind_inputs
 from einsql.planner.plan_cache import Template
 from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.planner.target import ExecutionTarget
-from einsql.planner.templates import Template as PlanTemplate
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.runtime_inputs import ParameterUse
@@ -210,7 +209,32 @@ def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
             ctx.plans.planned -= 1
             return plan_query(ctx, bound.over_numbers())
     ctx.plans.planned += 1
-    return tile_plan.make_tile_plan(bound.relation, bound.catalog, ctx.notices)
+    return make_tile_plan(bound.relation, bound.catalog, ctx.notices)
+
+
+def make_tile_plan(relation: TileRelation, catalog: BinderCatalog, notices: list[str]) -> TilePlan:
+    """Plans a bound relation over tiles; plan files have no plans over tiles.
+
+    Raises:
+        InterfaceError: A name among the disabled rules is no rule.
+    """
+    file = catalog.settings.plan
+    if file is not None and catalog.settings.sites > 1:
+        notice = f"'{file.path}' has no plan for a statement over TILES; it is planned without it"
+        catalog.shared.notice_once(notices, notice)
+    return tile_plan.TilePlan(
+        catalog.tile_program(relation.node),
+        tuple((c.name, c.key) for c in relation.columns),
+        tile_plan.description_of(relation),
+        catalog.parts(tile_plan.scanned(relation.node)),
+        tuple(catalog.dependencies),
+        tuple(notices),
+        catalog.store.names,
+        catalog.volatile,
+        catalog.files,
+        tuple(catalog.probes),
+        catalog.given.use,
+    )
 
 
 def plan_together(

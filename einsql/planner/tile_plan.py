@@ -39,12 +39,12 @@ from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult, tensor_fields, type_text
 
 if TYPE_CHECKING:
+    from einsql.core.settings import Settings
     from einsql.engine.ranks import block_program as rank_program
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.program import Keep
     from einsql.optimizer import tra
     from einsql.optimizer.tra import Implemented
-    from einsql.planner.planner import BinderCatalog
     from einsql.sql.tiles import free_tiling
 else:  # loaded for queries over tiles and for plans on ranks
     tra = LazyModule("einsql.optimizer.tra")
@@ -132,49 +132,30 @@ class TileProgram:
         return [*self.lines(), f"-- {self.sited.cost.sites} sites: {self.sited.cost}"]
 
 
-def make_tile_plan(relation: TileRelation, catalog: BinderCatalog, notices: list[str]) -> TilePlan:
-    """Plans a bound relation over tiles; plan files have no plans over tiles.
-
-    Raises:
-        InterfaceError: A name among the disabled rules is no rule.
-    """
-    file = catalog.settings.plan
-    if file is not None and catalog.settings.sites > 1:
-        notice = f"'{file.path}' has no plan for a statement over TILES; it is planned without it"
-        catalog.shared.notice_once(notices, notice)
-    return TilePlan(
-        tile_program(relation.node, catalog),
-        tuple((c.name, c.key) for c in relation.columns),
-        description_of(relation),
-        catalog.parts(scanned(relation.node)),
-        tuple(catalog.dependencies),
-        tuple(notices),
-        catalog.store.names,
-        catalog.volatile,
-        catalog.files,
-        tuple(catalog.probes),
-        catalog.given.use,
-    )
-
-
-def tile_program(node: ra.Node, catalog: BinderCatalog) -> TileProgram:
+def tile_program(
+    node: ra.Node, settings: Settings, cluster: Cluster | None, placed: Keep, tick: Tick
+) -> TileProgram:
     """Compiles a block plan for one site, or in the implementation algebra for several.
+
+    Args:
+        node: The block plan.
+        settings: The settings.
+        cluster: The MPI ranks, or None for virtual sites.
+        placed: Callback for tensors that ranks cache; `Store.placed`.
+        tick: Callback of the search.
 
     Raises:
         InterfaceError: A name among the disabled rules is no rule.
     """
     free_tiling.require_numbers(node, "tiles or their keys reach the result")
-    settings, sited = catalog.settings, None
-    if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
+    sited = None
+    if target_of(settings, cluster) is ExecutionTarget.SITES:
         check_rules(settings.disabled_rules)
         disabled = settings.disabled_rules & {r.name for r in tra.RULES}
         in_seconds = settings.cost == "seconds"
         weights = tra.Weights.in_seconds(settings.machine) if in_seconds else None
-        sited = tra.implement(
-            node, settings.sites, weights=weights, disabled=disabled, tick=catalog.tick
-        )
-    placed = catalog.store.placed
-    executor = block_executor(node, sited, at_sites(settings), catalog.cluster, placed)
+        sited = tra.implement(node, settings.sites, weights=weights, disabled=disabled, tick=tick)
+    executor = block_executor(node, sited, at_sites(settings), cluster, placed)
     return TileProgram(node, executor, sited)
 
 
