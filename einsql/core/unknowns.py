@@ -32,8 +32,8 @@ def computed(function: Callable[..., T], *numbers: Any) -> T:
     """
     for number in numbers:
         if type(number) is Unknown:
-            result: T = number.recorder.call(function, numbers)
-            return result
+            called: T = number.recorder.call(function, numbers)
+            return called
     return function(*numbers)
 
 
@@ -72,13 +72,13 @@ class Recorder:
         A boolean, None, zero and a float that is not finite are conditions; others are unknowns.
         """
         slots = tuple(map(self._slot, numbers))
-        result = function(*(self._values[s] for s in slots))
-        if _is_usual(result):
-            unknown = self._unknown(result)
-            self._calls.append((partial(_usual, function, type(result)), slots, unknown.slot, None))
+        called = function(*(self._values[s] for s in slots))
+        if _is_usual(called):
+            unknown = self._unknown(called)
+            self._calls.append((partial(_usual, function, type(called)), slots, unknown.slot, None))
             return unknown
-        self._calls.append((partial(_spelling, function), slots, -1, repr(result)))
-        return result
+        self._calls.append((partial(_spelling, function), slots, -1, repr(called)))
+        return called
 
     def operation(self, sign: str, left: Any, right: Any) -> Unknown:
         """Returns the result of an operation on numbers, some of them unknowns."""
@@ -175,10 +175,10 @@ class Recorder:
             values[slot] = extent
         try:
             for function, slots, slot, expected in self._calls:
-                result = function(*[values[s] for s in slots])
+                number = function(*[values[s] for s in slots])
                 if slot >= 0:
-                    values[slot] = result
-                elif result != expected:
+                    values[slot] = number
+                elif number != expected:
                     return None
         except (ArithmeticError, ValueError):
             return None
@@ -221,10 +221,10 @@ def _usual(function: Callable[..., Any], kind: type, *numbers: Any) -> Any:
     Raises:
         ValueError: The result is of another type, or a condition of the plan.
     """
-    result = function(*numbers)
-    if type(result) is not kind or not _is_usual(result):
-        raise ValueError(result)
-    return result
+    number = function(*numbers)
+    if type(number) is not kind or not _is_usual(number):
+        raise ValueError(number)
+    return number
 
 
 def _spelling(function: Callable[..., Any], *numbers: Any) -> str:

@@ -159,8 +159,8 @@ class Term:
 
             def value(number: Scalar) -> Scalar:
                 array = np.asarray(number, constant.dtype.carrier)
-                result: Scalar = cast_array(array, dtype).item()
-                return result
+                folded: Scalar = cast_array(array, dtype).item()
+                return folded
 
             return Term(Const(computed(value, constant.value), dtype))
         return Term(Call("cast", (self.expr,), dtype))
@@ -193,8 +193,8 @@ def _call(fn: str, *args: Term) -> Term:
         def value(*numbers: Scalar) -> Scalar:
             with np.errstate(all="ignore"):
                 values = [np.asarray(number, dtype.carrier) for number in numbers]
-                result: Scalar = cast_array(SCALARS[fn].numpy(*values), dtype).item()
-                return result
+                folded: Scalar = cast_array(SCALARS[fn].numpy(*values), dtype).item()
+                return folded
 
         return Term(Const(computed(value, *constants), dtype))
     return Term(Call(fn, tuple(t.expr for t in args), dtype))

@@ -81,8 +81,8 @@ def _constant(e: Call) -> Expr:
         with np.errstate(all="ignore"):
             if failure is not None and np.any(failure.numpy(*args)):
                 return None
-            result: Scalar = evaluated(e.fn, args, e.dtype).item()
-            return result
+            number: Scalar = evaluated(e.fn, args, e.dtype).item()
+            return number
 
     folded = computed(value, *(a.value for a in constants))
     return e if folded is None else Const(folded, e.dtype)

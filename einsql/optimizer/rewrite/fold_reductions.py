@@ -110,8 +110,8 @@ def _const(value: object, dtype: DType) -> Const:
 
 def _cast(arg: Const, dtype: DType) -> Const:
     def cast(value: Scalar) -> Scalar:
-        result: Scalar = cast_array(np.asarray(value, arg.dtype.carrier), dtype).item()
-        return result
+        number: Scalar = cast_array(np.asarray(value, arg.dtype.carrier), dtype).item()
+        return number
 
     return Const(computed(cast, arg.value), dtype)
 
