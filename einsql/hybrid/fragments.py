@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +24,7 @@ from einsql.planner.queries import Bound, catalog_of, plan_query, query_binder
 from einsql.planner.target import ExecutionTarget
 from einsql.sql.macros.macros import Macro
 from einsql.sql.query_binder import QueryBinder
-from einsql.sql.scope.relation import Relation
+from einsql.sql.scope.relation import Column, Relation
 from einsql.storage.duckdb.operands import Named, Tables
 from einsql.storage.duckdb.streams import stream
 from einsql.storage.fields import LocalFields
@@ -155,9 +155,10 @@ class FragmentRunner:
                     fragments = list(requested)  # a result on ranks cannot be an operand
                     break
                 assert isinstance(planned.plan, Plan)
-                low, relation = o.name.lower(), planned.plan.relation
-                node = Input(low, relation.node.schema)
-                self._shared.relations[low] = replace(relation, node=node)
+                low, plan = o.name.lower(), planned.plan
+                columns = (Column(c.name, c.dtype, c.key, c.field) for c in plan.columns)
+                relation = Relation(Input(low, plan.schema), tuple(columns))
+                self._shared.relations[low] = relation
                 self._shared.fields[low] = _filled(query_result)
                 self.once[low] = planned
             relations: dict[str, object] = {}
@@ -186,7 +187,7 @@ class FragmentRunner:
         try:
             planned, inputs = self.plan(fragment)
             self.plans[fragment.name] = planned
-            if isinstance(planned.plan, Plan) and planned.plan.relation.hidden:
+            if isinstance(planned.plan, Plan) and planned.plan.hidden:
                 return None
             return Rows(planned.plan.result(inputs, ctx.tick), planned.plan.description)
         finally:

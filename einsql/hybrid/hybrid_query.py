@@ -28,6 +28,7 @@ class HybridQuery:
     split: hybrid_plan.Hybrid | None = None
     version: int = -1
     use: None = None
+    template: None = None
 
     @property
     def is_volatile(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from einsql.core.records import dataclass
@@ -10,6 +11,7 @@ from einsql.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
     from einsql.engine.step import Arrays, GraphExecutor, Tick
+    from einsql.ir.einsum.graph import Node
     from einsql.storage.fields import Fields
 
 WIDEST = 2**31
@@ -39,18 +41,29 @@ def bounds_in(extremes: Arrays, points: int) -> tuple[int, int]:
     return lo, hi + 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Probe:
-    """Bounds that a plan was made for, and the query that computes them."""
+    """Bounds that a plan was made for, and the query that computes them.
 
-    program: GraphExecutor
+    Attributes:
+        root: The query's rewritten graph.
+        points: The greatest possible number of values.
+        bounds: The bounds `[lo, hi)`.
+        compile: Compiles the graph; the program is kept.
+    """
+
+    root: Node
     points: int
     bounds: tuple[int, int]
+    compile: Callable[[Node], GraphExecutor]
+    _program: GraphExecutor | None = field(init=False, default=None, repr=False)
 
     def holds(self, inputs: Mapping[str, Fields], tick: Tick) -> bool:
         """Whether the data still have the same bounds; False if the computation fails."""
         try:
-            (extremes,) = self.program.run(inputs, tick)
+            if self._program is None:
+                self._program = self.compile(self.root)
+            (extremes,) = self._program.run(inputs, tick)
             return bounds_in(extremes, self.points) == self.bounds
         except Error:
             return False  # a new plan reports the error

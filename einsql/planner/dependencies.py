@@ -198,6 +198,12 @@ class SharedQueries:
     fields: dict[str, Fields] = field(default_factory=dict)
     has_plan_notice: bool = False
 
+    def notice_once(self, notices: list[str], notice: str) -> None:
+        """Adds the first notice about the plan file that the statement's plans give."""
+        if not self.has_plan_notice and notice not in notices:
+            notices.append(notice)
+        self.has_plan_notice = True
+
 
 @dataclass(frozen=True, slots=True)
 class SharedDependency(Dependency):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -42,7 +41,8 @@ class Plan:
     """A query that is ready to run.
 
     Attributes:
-        relation: The bound relation before rewriting.
+        schema: The schema of the result.
+        hidden: The keys of the result without a column.
         optimized: The rewritten graph with its trace.
         site_plan: The cuts, the program and the applied rules for several sites.
         volatile: Whether the plan runs only once, as computing a bound from the data is costly.
@@ -51,7 +51,8 @@ class Plan:
         parts: The parts of the statement whose results the program reads.
     """
 
-    relation: Relation
+    schema: Schema
+    hidden: tuple[str, ...]
     optimized: Optimized
     program: GraphExecutor
     dependencies: tuple[Dependency, ...]
@@ -70,6 +71,8 @@ class Plan:
     use: ParameterUse = NOTHING
     """The use of the statement's parameters."""
     ends: tuple[Cut | Shift, ...] = ()  # bounds of the result's keys that depend on parameters
+    template: PlanTemplate | None = None
+    """What makes plans for inputs of other extents."""
 
     @property
     def cut(self) -> Decomposition | None:
@@ -114,11 +117,11 @@ class Plan:
         aliased = self.program.aliased_inputs
         if type(arrays) is dict and not aliased and not self.ends:  # no shared memory
             show(arrays.values())
-            return Result(self._schema, LocalFields(arrays), self.columns, self._hidden)
-        schema = shifted(self._schema, self.ends, inputs)
+            return Result(self.schema, LocalFields(arrays), self.columns, self.hidden)
+        schema = shifted(self.schema, self.ends, inputs)
         fields = as_fields(arrays).rekeyed(schema)
         if fields.is_detached:
-            return self._ended(Result(schema, fields, self.columns, self._hidden), inputs)
+            return self._ended(Result(schema, fields, self.columns, self.hidden), inputs)
         shown = {name: inputs[name] for name in aliased if name in inputs}
         shared = owners(shown.values())
         files = (shown[path].local().values() for path in self.files if path in shown)
@@ -129,19 +132,21 @@ class Plan:
             memory = id(owner(a))
             safe[name] = copy(a) if memory in mapped else frozen(a) if memory in shared else a
         show(safe.values())
-        return self._ended(Result(schema, safe, self.columns, self._hidden), inputs)
+        return self._ended(Result(schema, safe, self.columns, self.hidden), inputs)
 
     def _ended(self, made: Result, inputs: Mapping[str, Fields]) -> Result:
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         return made.cropped(within(made.bounds, cuts, inputs)) if cuts else made
 
-    @cached_property
-    def _schema(self) -> Schema:
-        return self.relation.node.schema
 
-    @cached_property
-    def _hidden(self) -> tuple[str, ...]:
-        return self.relation.hidden
+def result_columns(relation: Relation) -> tuple[ResultColumn, ...]:
+    """Returns the columns of a relation's result."""
+    return tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+
+
+def described(columns: Iterable[ResultColumn]) -> tuple[tuple[Any, ...], ...]:
+    """Returns PEP 249's description of a result with some columns."""
+    return tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns)
 
 
 def owners(inputs: Iterable[Arrays]) -> set[int]:
@@ -151,6 +156,13 @@ def owners(inputs: Iterable[Arrays]) -> set[int]:
         for f in inputs
         for a in (f if isinstance(f, dict) else as_fields(f).local()).values()  # most are dicts
     }
+
+
+class PlanTemplate(Protocol):
+    """What makes plans of a query for inputs of other extents; see `planner.templates`."""
+
+    def prepare(self, ctx: Context, /) -> Plan | None:
+        """Returns the plan for the present inputs; None if a condition does not hold."""
 
 
 def run_plans(

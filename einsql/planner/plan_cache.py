@@ -18,10 +18,8 @@ BY_PARAMETERS = 512
 """Greatest number of cached plans of a statement for each use of its parameters."""
 TREES = 64
 """Greatest number of cached syntax trees; the oldest is evicted first."""
-TEMPLATES = 3
-"""Greatest number of attempts to make a template of a statement."""
 VARIANTS = 4
-"""Greatest number of variants of a statement for inputs of other bounds."""
+"""Greatest number of a statement's variants for inputs of other bounds, and of its templates."""
 
 
 class Cacheable(Protocol):
@@ -39,6 +37,10 @@ class Cacheable(Protocol):
     def use(self) -> ParameterUse | None:
         """Its use of parameters; None if it is valid for the present values only."""
 
+    @property
+    def template(self) -> Template | None:
+        """What prepares the statement for inputs of other bounds, or None."""
+
     def fits(self, ctx: Any, /) -> bool | None:
         """Whether its inputs have the schemas for which it was prepared; None if unknown.
 
@@ -50,14 +52,10 @@ class Cacheable(Protocol):
 
 
 class Template(Protocol):
-    """What makes plans of a statement for inputs of other bounds; see `planner.templates`."""
+    """What prepares a statement for inputs of other bounds; see `planner.templates`."""
 
     def prepare(self, ctx: Any, /) -> Cacheable | None:
-        """Returns the prepared statement for the present inputs, or None."""
-
-
-Learn = Callable[[Cacheable, Cacheable], "Template | None"]
-"""Returns a template of two preparations of a statement, or None."""
+        """Returns the statement prepared for the present inputs; None if a condition fails."""
 
 
 class Variant:
@@ -102,14 +100,17 @@ class Variant:
 
 
 class Variants:
-    """The variants of a statement, each for inputs of other schemas, the last used one first."""
+    """The variants of a statement, each for inputs of other schemas, the last used one first.
 
-    __slots__ = ("_recent", "_template", "_templates")
+    A variant is made by a template, if the present bounds meet the conditions of one. Otherwise the
+    statement is planned, which gives another template.
+    """
+
+    __slots__ = ("_recent", "_templates")
 
     def __init__(self) -> None:
         self._recent: list[Variant] = []
-        self._template: Template | None = None
-        self._templates = 0
+        self._templates: list[Template] = []
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -127,24 +128,23 @@ class Variants:
         recent = self._recent
         prepared = recent[0].find(values)
         outcome = None if prepared is None else prepared.run(ctx)
-        if outcome is not None or len(recent) == 1:
+        if outcome is not None:
             return outcome
         for variant in recent[1:]:
             if variant.fits(ctx):
-                recent.remove(variant)
-                recent.insert(0, variant)
+                _move_first(recent, variant)
                 prepared = variant.find(values)
                 return None if prepared is None else prepared.run(ctx)
-        prepared = None if self._template is None else self._template.prepare(ctx)
-        if prepared is None:
-            return None
-        self._add(Variant(prepared, prepared.use, values))
-        ctx.plans.variants += 1
-        return prepared.run(ctx)
-
-    def _add(self, variant: Variant) -> None:
-        self._recent.insert(0, variant)
-        del self._recent[VARIANTS:]
+        if recent[0].fits(ctx):
+            return None  # values have changed, of parameters or of inputs
+        for template in self._templates:
+            prepared = template.prepare(ctx)
+            if prepared is not None:
+                _move_first(self._templates, template)
+                _insert_first(recent, Variant(prepared, prepared.use, values))
+                ctx.plans.variants += 1
+                return prepared.run(ctx)
+        return None
 
     def keep(
         self,
@@ -152,7 +152,6 @@ class Variants:
         prepared: Cacheable,
         use: ParameterUse | None,
         values: Sequence[object],
-        learn: Learn,
     ) -> bool:
         """Caches a plan in the variant for the present inputs, or in a new one.
 
@@ -165,22 +164,17 @@ class Variants:
         if recent:
             version = prepared.version
             if recent[0].version != version:
-                self._template, self._templates = None, 0
+                self._templates.clear()
             recent[:] = [v for v in recent if v.version == version]
+        if prepared.template is not None:
+            _insert_first(self._templates, prepared.template)
         for variant in recent:
             if variant.fits(ctx) is not False:
                 variant.keep(prepared, use, values)
-                recent.remove(variant)
-                recent.insert(0, variant)
+                _move_first(recent, variant)
                 return False
-        other = recent[0].find(values) if recent else None
-        self._add(Variant(prepared, use, values))
-        if other is None:
-            return len(recent) > 1
-        if self._template is None and self._templates < TEMPLATES:
-            self._templates += 1
-            self._template = learn(prepared, other)
-        return True
+        _insert_first(recent, Variant(prepared, use, values))
+        return len(recent) > 1
 
 
 class Trees:
@@ -238,14 +232,13 @@ class PlanCache:
             return self._by_values.get(_by_values(text, parameters), cached)
         return cached
 
-    def keep(self, ctx: Any, text: str, prepared: Cacheable, learn: Learn) -> None:
+    def keep(self, ctx: Any, text: str, prepared: Cacheable) -> None:
         """Caches a statement that was prepared for a text and the parameters of a context.
 
         Args:
             ctx: The services.
             text: The statement's text.
             prepared: The prepared statement.
-            learn: Makes a template from it and from the statement prepared for other bounds.
         """
         parameters, use = ctx.parameters, prepared.use
         if use is None:
@@ -256,7 +249,7 @@ class PlanCache:
         if variants is None:
             variants = Variants()
             _insert(cache, key, variants)
-        self.variants += variants.keep(ctx, prepared, use, parameters, learn)
+        self.variants += variants.keep(ctx, prepared, use, parameters)
 
     def get(self, key: object) -> object:
         """Returns the plan that `put` cached under a key other than a text, or None."""
@@ -271,6 +264,17 @@ class PlanCache:
         self._by_types.clear()
         self._by_values.clear()
         self._others.clear()
+
+
+def _insert_first(recent: list[T], entry: T) -> None:
+    """Puts an entry before the others of a list, and drops the last one if there are too many."""
+    recent.insert(0, entry)
+    del recent[VARIANTS:]
+
+
+def _move_first(recent: list[T], entry: T) -> None:
+    recent.remove(entry)
+    recent.insert(0, entry)
 
 
 def _by_types(text: str, parameters: Sequence[object]) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.records import dataclass
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
+from einsql.core.unknowns import Recorder
 from einsql.engine.step import GraphExecutor, Tick
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
-from einsql.optimizer import check_rules, optimize
-from einsql.planner.compile import at_sites, check_domains, compiled
+from einsql.optimizer import optimize
+from einsql.planner.compile import check_domains, compiled
 from einsql.planner.dependencies import (
     Dependency,
     FileDependency,
@@ -28,7 +30,7 @@ from einsql.planner.dependencies import (
     TableDependency,
     TensorDependency,
 )
-from einsql.planner.plan import Plan
+from einsql.planner.plan import Plan, described, result_columns
 from einsql.planner.stored_inputs import (
     boxes_read,
     idle_reason,
@@ -37,6 +39,13 @@ from einsql.planner.stored_inputs import (
     sum_of_parts,
 )
 from einsql.planner.target import ExecutionTarget, target_of
+from einsql.planner.templates import (
+    NeedsNumbersError,
+    QueryGraph,
+    first_plan,
+    is_reusable,
+    plan_of,
+)
 from einsql.planner.value_ranges import ranges_of
 from einsql.sql.binder.value_ranges import Ranges
 from einsql.sql.macros.builtin_macros import built_in
@@ -56,28 +65,23 @@ from einsql.storage.objects import (
     macro_key,
 )
 from einsql.storage.relation import Relation as Stored
-from einsql.storage.results.result import ResultColumn
 from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
     from einsql.ir.einsum import printer as _printer
     from einsql.ir.tra.plan import Node as TileNode
-    from einsql.optimizer import tra
     from einsql.optimizer.site_optimizer import SitePlan
     from einsql.planner import bounds_probe, device_program, sites, tile_plan
     from einsql.planner.plan import Condition
     from einsql.planner.sites import OnSites
-    from einsql.planner.tile_plan import Part, TilePlan, TileProgram
-    from einsql.sql.tiles import free_tiling
+    from einsql.planner.tile_plan import Part, TileProgram
     from einsql.storage.duckdb.operands import Tables
     from einsql.storage.files import tables as table_files
 else:  # imported for computed keys, several sites, tiles, GPUs and files only
-    tra = LazyModule("einsql.optimizer.tra")
     bounds_probe, device_program, sites, tile_plan = lazy_modules(
         "einsql.planner", "bounds_probe", "device_program", "sites", "tile_plan"
     )
-    free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
     table_files = LazyModule("einsql.storage.files.tables")
     _printer = LazyModule("einsql.ir.einsum.printer")
 
@@ -111,8 +115,8 @@ class BinderCatalog:
     """Subqueries that were computed once for several queries of the statement."""
     notices: list[str] = field(default_factory=list)
     """Remarks on the objects that the statement reads."""
-    extents: Callable[[int], Any] | None = None
-    """Returns an unknown for the upper bound of an input's key, if a template is made."""
+    recorder: Recorder | None = None
+    """The recorder of the conditions on the inputs' extents, if these are unknowns."""
     _sums: dict[str, EinSum] = field(default_factory=dict)
     """The sums of tensors that are kept unreduced, by name; references share one node."""
     _sources: dict[str, object] = field(default_factory=dict)
@@ -137,6 +141,7 @@ class BinderCatalog:
         """Returns a stored tensor, a registered array or an array in the caller's scope."""
         low = name.lower()
         if low in self.shared.relations:
+            self.require_numbers()
             self.fields[low] = self.shared.fields[low]
             relation = self.shared.relations[low]
             self.dependencies.append(SharedDependency(low, relation.node.schema, self.shared))
@@ -232,9 +237,11 @@ class BinderCatalog:
         if name != node.name:
             node, dependency = replace(node, name=name), replace(dependency, name=name)
         if name not in self.inputs:
-            if self.extents is not None:
-                keys = tuple(replace(k, hi=self.extents(k.hi)) for k in node.schema.keys)
-                node = replace(node, schema=replace(node.schema, keys=keys))
+            if self.recorder is not None:
+                if not is_reusable(dependency):
+                    raise NeedsNumbersError(name)
+                keys = (replace(k, hi=self.recorder.extent(k.hi)) for k in node.schema.keys)
+                node = replace(node, schema=replace(node.schema, keys=tuple(keys)))
             self.inputs[name] = node
             self.fields[name] = fields
             self.dependencies.append(dependency)
@@ -294,6 +301,7 @@ class BinderCatalog:
 
     def part(self, relation: Relation | TileRelation, schema: Schema) -> PartInput:
         """Returns an input of one algebra that a part of the other algebra computes."""
+        self.require_numbers()
         if isinstance(relation, Relation):
             relation = known_bounds(relation)
         for part, known in self.computed.values():
@@ -302,6 +310,15 @@ class BinderCatalog:
         part = PartInput(f"Q{len(self.computed)}", schema)  # tensor names are lower-case
         self.computed[part.name] = part, relation
         return part
+
+    def require_numbers(self) -> None:
+        """Refuses unknowns, for parts of a statement that use extents as plain numbers.
+
+        Raises:
+            NeedsNumbersError: The extents of the inputs are unknowns.
+        """
+        if self.recorder is not None:
+            raise NeedsNumbersError
 
     def parts(self, roots: Iterable[Input]) -> tuple[Part, ...]:
         """Returns the parts that compute the given inputs, in the order of computation."""
@@ -315,7 +332,7 @@ class BinderCatalog:
     def _part(self, name: str) -> tuple[Part, ...]:
         _, relation = self.computed[name]
         if isinstance(relation, TileRelation):
-            program = tile_program(relation.node, self)
+            program = self.tile_program(relation.node)
             return (
                 *self.parts(tile_plan.scanned(relation.node)),
                 tile_plan.tile_part(name, program),
@@ -326,6 +343,11 @@ class BinderCatalog:
             name, text, lambda inputs, tick: tile_plan.tensor_of(plan.finish(inputs, tick))
         )
         return (*plan.parts, own)
+
+    def tile_program(self, node: TileNode) -> TileProgram:
+        """Compiles a block plan; see `tile_plan.tile_program`."""
+        placed = self.store.placed
+        return tile_plan.tile_program(node, self.settings, self.cluster, placed, self.tick)
 
     def compiled(self, root: Node, *more: Node) -> GraphExecutor:
         """Compiles a graph for one site, on the device of the settings; a GPU has one root.
@@ -349,7 +371,9 @@ class BinderCatalog:
 
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Computes the bounds of an expression from the data."""
-        root = optimize(node, disabled=self.settings.disabled_rules).root
+        recorder, settings = self.recorder, self.settings
+        query = optimize(node, disabled=settings.disabled_rules).root, node.points
+        root, points = query if recorder is None else recorder.build(query)[0]
         fields: Mapping[str, Fields] = self.fields
         parts = self.parts(inputs_of(root))
         if parts:
@@ -357,11 +381,13 @@ class BinderCatalog:
         on_ranks = self.cluster is not None
         program = self.on_sites((root,)).program if on_ranks else self.compiled(root)
         (extremes,) = program.run(fields, self.tick)
-        bounds = bounds_probe.bounds_in(extremes, node.points)
+        bounds = bounds_probe.bounds_in(extremes, points)
         if parts or on_ranks:
             self.volatile = True
         else:
-            self.probes.append(bounds_probe.Probe(program, node.points, bounds))
+            again = partial(compiled, settings=settings, memory=self.memory)
+            compile_later = again if recorder else lambda _: program
+            self.probes.append(bounds_probe.Probe(*query, bounds, compile_later))
         return bounds
 
 
@@ -373,11 +399,6 @@ def key_column(name: str) -> Column:
 def inputs_of(*roots: Node) -> list[Input]:
     """Returns the inputs of a graph."""
     return [n for n in walk(*roots) if isinstance(n, Input)]
-
-
-def result_columns(relation: Relation) -> tuple[ResultColumn, ...]:
-    """Returns the columns of a relation's result."""
-    return tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
 
 
 def make_plan(
@@ -403,6 +424,29 @@ def make_plan(
         relation.node, *more, disabled=settings.disabled_rules, sited=several,
         alone=target is ExecutionTarget.CPU,
     )  # fmt: skip
+    keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
+    ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
+    if catalog.recorder is not None:
+        schema, conditions = relation.node.schema, tuple(catalog.probes)
+        graph = QueryGraph(schema, optimized.roots, conditions, catalog.given.use)
+        return first_plan(
+            catalog.recorder,
+            graph,
+            tuple(catalog.dependencies),
+            catalog.given.values,
+            partial(_reads, catalog=catalog),
+            partial(
+                plan_of,
+                hidden=relation.hidden,
+                columns=result_columns(relation),
+                trace=optimized.trace,
+                notices=tuple(notices),
+                version=catalog.store.names,
+                ends=ends,
+                settings=settings,
+                memory=catalog.memory,
+            ),
+        )
     site_plan: SitePlan | None = None
     program: GraphExecutor
     if several:
@@ -410,16 +454,15 @@ def make_plan(
         site_plan, program = sited.plan, sited.program
         cut = site_plan.cut
         if cut.plan_notice:
-            _notice_once(catalog, notices, cut.plan_notice)
+            catalog.shared.notice_once(notices, cut.plan_notice)
         remarks = [*catalog.notices, *([cut.notice] if cut.notice else ())]
         notices.extend(text for text in remarks if text not in notices)
     else:
         program = catalog.compiled(*optimized.roots)
     columns = result_columns(relation)
-    keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
-    ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
     return Plan(
-        relation,
+        relation.node.schema,
+        relation.hidden,
         optimized,
         program,
         tuple(catalog.dependencies),
@@ -429,7 +472,7 @@ def make_plan(
         catalog.files,
         site_plan,
         columns,
-        tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
+        described(columns),
         catalog.parts(inputs_of(*optimized.roots)),
         tuple(catalog.probes),
         () if several else _reads(optimized.roots, catalog),
@@ -445,56 +488,3 @@ def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray]
     if not stored or catalog.settings.device != "cpu":
         return ()  # a device stores complete tensors
     return boxes_read(roots, stored)
-
-
-def _notice_once(catalog: BinderCatalog, notices: list[str], notice: str) -> None:
-    """Adds the first notice about the plan file that a statement's plans give."""
-    if not catalog.shared.has_plan_notice and notice not in notices:
-        notices.append(notice)
-    catalog.shared.has_plan_notice = True
-
-
-def make_tile_plan(relation: TileRelation, catalog: BinderCatalog, notices: list[str]) -> TilePlan:
-    """Plans a bound relation over tiles; plan files have no plans over tiles.
-
-    Raises:
-        InterfaceError: A name among the disabled rules is no rule.
-    """
-    file = catalog.settings.plan
-    if file is not None and catalog.settings.sites > 1:
-        notice = f"'{file.path}' has no plan for a statement over TILES; it is planned without it"
-        _notice_once(catalog, notices, notice)
-    return tile_plan.TilePlan(
-        tile_program(relation.node, catalog),
-        tuple((c.name, c.key) for c in relation.columns),
-        tile_plan.description_of(relation),
-        catalog.parts(tile_plan.scanned(relation.node)),
-        tuple(catalog.dependencies),
-        tuple(notices),
-        catalog.store.names,
-        catalog.volatile,
-        catalog.files,
-        tuple(catalog.probes),
-        catalog.given.use,
-    )
-
-
-def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
-    """Compiles a block plan for one site, or in the implementation algebra for several.
-
-    Raises:
-        InterfaceError: A name among the disabled rules is no rule.
-    """
-    free_tiling.require_numbers(node, "tiles or their keys reach the result")
-    settings, sited = catalog.settings, None
-    if target_of(settings, catalog.cluster) is ExecutionTarget.SITES:
-        check_rules(settings.disabled_rules)
-        disabled = settings.disabled_rules & {r.name for r in tra.RULES}
-        in_seconds = settings.cost == "seconds"
-        weights = tra.Weights.in_seconds(settings.machine) if in_seconds else None
-        sited = tra.implement(
-            node, settings.sites, weights=weights, disabled=disabled, tick=catalog.tick
-        )
-    placed = catalog.store.placed
-    executor = tile_plan.block_executor(node, sited, at_sites(settings), catalog.cluster, placed)
-    return tile_plan.TileProgram(node, executor, sited)

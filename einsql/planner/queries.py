@@ -13,13 +13,15 @@ from sqlglot import exp
 from einsql.core.bfloat16 import loaded
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
+from einsql.core.unknowns import Recorder
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
 from einsql.planner.compile import compiled
 from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
-from einsql.planner.plan import Plan, inputs_fit, rebind_inputs
-from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
+from einsql.planner.plan import Plan, PlanTemplate, inputs_fit, rebind_inputs
+from einsql.planner.plan_cache import Template
+from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.planner.target import ExecutionTarget
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError
@@ -30,12 +32,14 @@ from einsql.storage.fields import Fields, as_fields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
+    from einsql.planner import tile_plan
     from einsql.planner.tile_plan import TilePlan
     from einsql.sql.tiles import free_tiling
 
     QueryPlan: TypeAlias = Plan | TilePlan
 
 else:  # imported for queries over tiles only
+    tile_plan = LazyModule("einsql.planner.tile_plan")
     free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
 
 T = TypeVar("T")
@@ -48,10 +52,12 @@ class Bound:
     Attributes:
         relation: The graph over elements or tiles, with its columns.
         binder: The binder that bound the query.
+        over_numbers: Binds the query again; None if the extents of its inputs are numbers.
     """
 
     relation: Relation | TileRelation
     binder: QueryBinder
+    over_numbers: Callable[[], Bound] | None = None
 
     @property
     def catalog(self) -> BinderCatalog:
@@ -75,6 +81,7 @@ def query_binder(
     late: bool = False,
     fixed: AbstractSet[int] = frozenset(),
     foreign: frozenset[str] = frozenset(),
+    unknowns: bool = False,
     **more: Any,
 ) -> QueryBinder:
     """Returns a binder over the session's names and the statement's parameters.
@@ -84,6 +91,7 @@ def query_binder(
         late: Whether parameters may be read at run time.
         fixed: The numbers of parameters whose values the plan depends on in any case.
         foreign: Lower-case names that are not tensors in the query.
+        unknowns: Whether the extents of the inputs are unknowns.
         more: Further attributes of the catalog.
     """
     fields: dict[str, Fields] = {}
@@ -98,20 +106,46 @@ def query_binder(
         memory=ctx.memory,
         has_table=ctx.duck.has,
         fields=fields,
+        recorder=Recorder() if unknowns else None,
         **more,
     )
     return QueryBinder(catalog, parameters, ctx.notices, foreign=foreign)
 
 
-def bind_query(ctx: Context, tree: exp.Expr, foreign: frozenset[str] = frozenset()) -> Bound:
+def bind_again(ctx: Context, tree: exp.Expr) -> Bound:
+    """Binds a query that may run again, over unknown extents where this is possible.
+
+    Raises:
+        Error: The query is invalid, or outside the tensor fragment.
+    """
+    if ctx.target is ExecutionTarget.CPU and ctx.settings.plan is None:
+        noticed = len(ctx.notices)
+        try:
+            bound = bind_query(ctx, tree, unknowns=True)
+            return replace(bound, over_numbers=partial(bind_query, ctx, tree))
+        except Error:
+            raise
+        except Exception:  # a part of the binder that does not know unknowns
+            del ctx.notices[noticed:]
+    return bind_query(ctx, tree)
+
+
+def bind_query(
+    ctx: Context,
+    tree: exp.Expr,
+    foreign: frozenset[str] = frozenset(),
+    unknowns: bool = False,
+) -> Bound:
     """Binds a query over elements or tiles.
 
     Args:
         ctx: The services.
         tree: The query.
         foreign: Lower-case names that are not tensors in the query.
+        unknowns: Whether the extents of the inputs are unknowns.
 
     Raises:
+        NeedsNumbersError: The query cannot be bound over unknowns.
         Error: The query is invalid, or outside the tensor fragment.
     """
 
@@ -121,7 +155,8 @@ def bind_query(ctx: Context, tree: exp.Expr, foreign: frozenset[str] = frozenset
             raise NeedsValuesError(range(1, len(binder.parameters.values) + 1))
         return relation
 
-    return Bound(*bind_late(partial(query_binder, ctx, foreign=foreign), bind, ctx.notices))
+    make = partial(query_binder, ctx, foreign=foreign, unknowns=unknowns)
+    return Bound(*bind_late(make, bind, ctx.notices))
 
 
 def bind_late(
@@ -164,9 +199,42 @@ def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
         Error: The query is outside the tensor fragment, or too large.
     """
     if isinstance(bound.relation, Relation):
-        return plan_relation(ctx, bound.relation, bound.binder)
+        try:
+            return plan_relation(ctx, bound.relation, bound.binder)
+        except Error:
+            raise
+        except Exception:  # a part of the optimizer that does not know unknowns
+            if bound.over_numbers is None:
+                raise
+            ctx.plans.planned -= 1
+            return plan_query(ctx, bound.over_numbers())
     ctx.plans.planned += 1
     return make_tile_plan(bound.relation, bound.catalog, ctx.notices)
+
+
+def make_tile_plan(relation: TileRelation, catalog: BinderCatalog, notices: list[str]) -> TilePlan:
+    """Plans a bound relation over tiles; plan files have no plans over tiles.
+
+    Raises:
+        InterfaceError: A name among the disabled rules is no rule.
+    """
+    file = catalog.settings.plan
+    if file is not None and catalog.settings.sites > 1:
+        notice = f"'{file.path}' has no plan for a statement over TILES; it is planned without it"
+        catalog.shared.notice_once(notices, notice)
+    return tile_plan.TilePlan(
+        catalog.tile_program(relation.node),
+        tuple((c.name, c.key) for c in relation.columns),
+        tile_plan.description_of(relation),
+        catalog.parts(tile_plan.scanned(relation.node)),
+        tuple(catalog.dependencies),
+        tuple(notices),
+        catalog.store.names,
+        catalog.volatile,
+        catalog.files,
+        tuple(catalog.probes),
+        catalog.given.use,
+    )
 
 
 def plan_together(
@@ -214,6 +282,12 @@ class PreparedQuery:
         """The plan's use of parameters."""
         return self.plan.use
 
+    @property
+    def template(self) -> Template | None:
+        """What prepares the query for inputs of other extents."""
+        known = self.plan.template if isinstance(self.plan, Plan) else None
+        return None if known is None else QueryTemplate(known)
+
     def fits(self, ctx: Context) -> bool | None:
         """See `planner.plan_cache.Cacheable`."""
         return inputs_fit(self.plan, ctx)
@@ -230,6 +304,18 @@ class PreparedQuery:
             if inputs is None:
                 return None
         return Rows(self.plan.result(inputs, tick), self.plan.description)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTemplate:
+    """A template of plans, as `planner.plan_cache.Template` of prepared queries."""
+
+    plans: PlanTemplate
+
+    def prepare(self, ctx: Context) -> PreparedQuery | None:
+        """Returns the query prepared for the present inputs; None if a condition fails."""
+        plan = self.plans.prepare(ctx)
+        return None if plan is None else PreparedQuery(plan)
 
 
 def select(ctx: Context, tree: exp.Query) -> tuple[Result, Mapping[str, Fields]]:

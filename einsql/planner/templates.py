@@ -1,143 +1,175 @@
-"""Templates: rewritten graphs whose extents are unknowns, from which plans are made.
+"""Templates: rewritten graphs over unknown extents, from which plans are made.
 
-A template is made when a statement is planned for inputs of other bounds for the first time. It is
-used only if it gives the graphs of both plans that exist then.
+A query that may run again is bound and rewritten over unknowns. Its plans, the first one included,
+are made of that graph with numbers in the place of the unknowns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
+from einsql.core.settings import Settings
+from einsql.core.unknowns import Recorder
 from einsql.errors import Error
-from einsql.ir.einsum.graph import EinSum, Roots, walk
-from einsql.optimizer import Optimized, optimize
-from einsql.optimizer.plan_files.fingerprint import fingerprint
-from einsql.planner.compile import check_domains, compiled
+from einsql.ir.einsum.graph import Roots, walk
+from einsql.optimizer import Optimized, Step
+from einsql.planner.compile import compiled
 from einsql.planner.dependencies import Dependency, ScopeDependency, TensorDependency
-from einsql.planner.extents import Extent, Recorder
-from einsql.planner.plan import Plan
-from einsql.planner.queries import PreparedQuery, bind_late, catalog_of, query_binder
-from einsql.planner.target import ExecutionTarget
-from einsql.sql.scope.relation import Relation
+from einsql.planner.plan import Plan, described
+from einsql.sql.parameters.runtime_inputs import Cut, ParameterUse, Shift
 
 if TYPE_CHECKING:
-    from sqlglot import exp
-
     from einsql.planner.context import Context
-    from einsql.planner.tile_plan import TilePlan
+    from einsql.planner.plan import Condition
+    from einsql.storage.memory import Memory
+    from einsql.storage.results.result import ResultColumn
 
-Terms = Mapping[str, int]
+
+class NeedsNumbersError(Exception):
+    """A statement cannot be bound over unknowns."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryGraph:
+    """What planning makes of a query before kernels are chosen, over unknowns or numbers.
+
+    Attributes:
+        schema: The schema of the result.
+        roots: The rewritten graph.
+        conditions: The facts about the data on which the graph relies.
+        use: The use of parameters.
+    """
+
+    schema: Schema
+    roots: Roots
+    conditions: tuple[Condition, ...]
+    use: ParameterUse
+
+
+Make = Callable[[QueryGraph, tuple[Dependency, ...]], Plan]
+"""Returns the plan of a graph over numbers for some inputs."""
+Reads = tuple[tuple[str, np.ndarray], ...]
+"""See `Plan.reads`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A graph over unknown extents, and the conditions under which its rewriting is valid.
+    """A graph over unknown extents, and the conditions under which it is valid.
 
     Attributes:
-        relation: The bound relation.
-        roots: The rewritten graph.
-        terms: The values of the terms for some extents; None if a condition fails.
-        base: A plan for some extents.
+        recorder: The conditions and the graph.
+        place: The place of the graph among the objects of the recorder.
+        dependencies: The inputs, with the schemas of the first plan.
+        version: The version of the session's names at the time of planning.
+        fixed: The values of parameters that the graph depends on, as `ParameterUse.key`.
+        make: Makes a plan of the graph.
     """
 
-    relation: Relation
-    roots: Roots
-    terms: Callable[[Sequence[int]], Terms | None]
-    base: Plan
+    recorder: Recorder
+    place: int
+    dependencies: tuple[Dependency, ...]
+    version: int
+    fixed: object
+    make: Make
 
-    def prepare(self, ctx: Context) -> PreparedQuery | None:
-        """Returns the statement for the present inputs; None if a condition fails."""
-        if self.base.version != ctx.store.names:
+    def prepare(self, ctx: Context) -> Plan | None:
+        """Returns the plan for the present inputs; None if a condition does not hold."""
+        if self.version != ctx.store.names:
+            return None
+        dependencies: list[Dependency] = []
+        for known in self.dependencies:
+            schema = _present(known, ctx)
+            if schema is None:
+                return None
+            dependencies.append(replace(known, schema=schema))
+        objects = self.recorder.run(_extents(dependencies))
+        if objects is None:
+            return None
+        graph: QueryGraph = objects[self.place]
+        if graph.use.key(ctx.parameters) != self.fixed:
             return None
         try:
-            return self._prepared(ctx)
+            return self.make(graph, tuple(dependencies))
         except (Error, RecursionError):
             return None  # planning anew reports the error, or has more room
 
-    def _prepared(self, ctx: Context) -> PreparedQuery | None:
-        base = self.base
-        dependencies: list[Dependency] = []
-        for d in base.dependencies:
-            schema = _present(d, ctx)
-            if schema is None:
-                return None
-            dependencies.append(replace(d, schema=schema))
-        terms = self.terms(_extents(dependencies))
-        if terms is None:
-            return None
-        known: dict[int, Any] = {}
-        for node in walk(self.relation.node):  # producers first, so that the recursion stays flat
-            _over(node, terms, known)
-        relation = _over(self.relation, terms, known)
-        roots = self.rewritten(terms, known)
-        check_domains(*roots)
-        root, *more = roots
-        program = compiled(root, ctx.settings, ctx.memory, more)
-        optimized = Optimized(roots, ())
-        plan = replace(
-            base, relation=relation, optimized=optimized, program=program,
-            dependencies=tuple(dependencies),
-        )  # fmt: skip
-        return PreparedQuery(plan)
 
-    def rewritten(self, terms: Terms, known: dict[int, Any]) -> Roots:
-        """The rewritten graph for the values of the terms."""
-        for node in walk(*self.roots):
-            _over(node, terms, known)
-        return tuple(known[id(root)] for root in self.roots)
+def first_plan(
+    recorder: Recorder,
+    graph: QueryGraph,
+    dependencies: tuple[Dependency, ...],
+    values: Sequence[object],
+    reads: Callable[[Roots], Reads],
+    make: Make,
+) -> Plan:
+    """Returns the plan of a graph over unknowns for their present values, with its template.
 
-    def gives(self, plan: Plan) -> bool:
-        """Whether the template gives the graph of a plan."""
-        terms = self.terms(_extents(plan.dependencies))
-        if terms is None:
-            return False
-        return fingerprint(*self.rewritten(terms, {})) == fingerprint(*plan.optimized.roots)
-
-
-def template_of(
-    ctx: Context, tree: exp.Query, prepared: Sequence[Plan | TilePlan]
-) -> Template | None:
-    """Returns a template for a query; None if its plan depends on more than extents.
+    Nothing is recorded from now on.
 
     Args:
-        ctx: The services.
-        tree: The query.
-        prepared: Plans of the query for different extents, the one for the present inputs first.
+        recorder: The recorder of the unknowns.
+        graph: The graph over unknowns.
+        dependencies: The inputs.
+        values: The values of the parameters.
+        reads: Returns the boxes that a graph over numbers reads of payload files.
+        make: Makes the plan of a graph over numbers.
     """
-    plans = [p for p in prepared if isinstance(p, Plan)]
-    if len(plans) < len(prepared):
-        return None
-    plan = plans[0]
-    if ctx.target is not ExecutionTarget.CPU or ctx.parameters or ctx.settings.plan is not None:
-        return None
-    if any(p.volatile or p.parts or p.probes or p.reads or p.notices or p.ends for p in plans):
-        return None
-    if any(type(d) not in (TensorDependency, ScopeDependency) for d in plan.dependencies):
-        return None
-    recorder, noticed = Recorder(), len(ctx.notices)
-    try:
-        relation, binder = bind_late(
-            partial(query_binder, ctx, extents=recorder.extent), lambda b: b.bind(tree), []
-        )
-        names = [d.name for d in catalog_of(binder).dependencies]
-        if names != [d.name for d in plan.dependencies] or catalog_of(binder).volatile:
-            return None
-        disabled = ctx.settings.disabled_rules
-        optimized = optimize(relation.node, disabled=disabled, alone=True)
-        graph = [n for n in walk(relation.node, *optimized.roots) if isinstance(n, EinSum)]
-        bounds = {b for n in graph for a in n.axes for b in (a.lo, a.hi) if type(b) is int}
-        terms = recorder.function(sorted(bounds))
-        template = Template(relation, optimized.roots, terms, plan)
-        return template if all(map(template.gives, plans)) else None
-    except Exception:  # code that does not know extents; the statement is planned anew each time
-        return None
-    finally:
-        del ctx.notices[noticed:]  # the plan has given them already
+    known, place = recorder.build(graph, walk(*graph.roots))  # the recursion stays flat
+    recorder.close()
+    plan = make(known, dependencies)
+    plan.reads = reads(known.roots)
+    fixed = known.use.key(values)
+    if not plan.reads and fixed is not None and place >= 0:
+        plan.template = Template(recorder, place, dependencies, plan.version, fixed, make)
+    return plan
+
+
+def plan_of(
+    graph: QueryGraph,
+    dependencies: tuple[Dependency, ...],
+    *,
+    hidden: tuple[str, ...],
+    columns: tuple[ResultColumn, ...],
+    trace: tuple[Step, ...],
+    notices: tuple[str, ...],
+    version: int,
+    ends: tuple[Cut | Shift, ...],
+    settings: Settings,
+    memory: Memory | None,
+) -> Plan:
+    """Returns the plan of a graph over numbers for the CPU of one site.
+
+    Raises:
+        Error: See `check_domains`.
+    """
+    root, *more = graph.roots
+    return Plan(
+        graph.schema,
+        hidden,
+        Optimized(graph.roots, trace),
+        compiled(root, settings, memory, more),
+        dependencies,
+        notices,
+        version,
+        volatile=False,
+        columns=columns,
+        description=described(columns),
+        probes=graph.conditions,
+        memory=memory,
+        use=graph.use,
+        ends=ends,
+    )
+
+
+def is_reusable(dependency: Dependency) -> bool:
+    """Whether a template may read an input: its schema is known without reading data."""
+    return type(dependency) in (TensorDependency, ScopeDependency)
 
 
 def _extents(dependencies: Sequence[Dependency]) -> list[int]:
@@ -153,29 +185,3 @@ def _present(dependency: Dependency, ctx: Context) -> Schema | None:
         return None
     same = [(k.name, k.lo) for k in schema.keys] == [(k.name, k.lo) for k in known.keys]
     return schema if same else None
-
-
-def _over(item: Any, terms: Terms, known: dict[int, Any]) -> Any:
-    """An object of a graph with numbers in the place of extents."""
-    kind = type(item)
-    if kind is Extent:
-        return terms[item.term]
-    if kind is tuple:
-        new = [_over(x, terms, known) for x in item]
-        return item if all(map(_same, new, item)) else tuple(new)
-    if not is_dataclass(kind):
-        return item
-    if id(item) not in known:
-        changes = {}
-        for f in fields(item):
-            if f.init:
-                before = getattr(item, f.name)
-                after = _over(before, terms, known)
-                if after is not before:
-                    changes[f.name] = after
-        known[id(item)] = replace(item, **changes) if changes else item
-    return known[id(item)]
-
-
-def _same(a: object, b: object) -> bool:
-    return a is b

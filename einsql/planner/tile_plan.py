@@ -23,9 +23,12 @@ from einsql.ir.tra.block_schema import KeyTuple, sizes
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
+from einsql.optimizer import check_rules
 from einsql.optimizer.lowering.program import lowered
 from einsql.optimizer.lowering.translate import translate
+from einsql.planner.compile import at_sites
 from einsql.planner.dependencies import Dependency
+from einsql.planner.target import ExecutionTarget, target_of
 from einsql.sql.parameters.runtime_inputs import NOTHING, ParameterUse
 from einsql.sql.scope.relation import TileRelation
 from einsql.storage.array_ownership import owner, show
@@ -36,11 +39,16 @@ from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult, tensor_fields, type_text
 
 if TYPE_CHECKING:
+    from einsql.core.settings import Settings
     from einsql.engine.ranks import block_program as rank_program
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.program import Keep
+    from einsql.optimizer import tra
     from einsql.optimizer.tra import Implemented
-else:  # loaded for plans on ranks
+    from einsql.sql.tiles import free_tiling
+else:  # loaded for queries over tiles and for plans on ranks
+    tra = LazyModule("einsql.optimizer.tra")
+    free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
     rank_program = LazyModule("einsql.engine.ranks.block_program")
 
 Tick = Callable[[float], None]
@@ -122,6 +130,33 @@ class TileProgram:
         if self.sited is None:
             return self.lines()
         return [*self.lines(), f"-- {self.sited.cost.sites} sites: {self.sited.cost}"]
+
+
+def tile_program(
+    node: ra.Node, settings: Settings, cluster: Cluster | None, placed: Keep, tick: Tick
+) -> TileProgram:
+    """Compiles a block plan for one site, or in the implementation algebra for several.
+
+    Args:
+        node: The block plan.
+        settings: The settings.
+        cluster: The MPI ranks, or None for virtual sites.
+        placed: Callback for tensors that ranks cache; `Store.placed`.
+        tick: Callback of the search.
+
+    Raises:
+        InterfaceError: A name among the disabled rules is no rule.
+    """
+    free_tiling.require_numbers(node, "tiles or their keys reach the result")
+    sited = None
+    if target_of(settings, cluster) is ExecutionTarget.SITES:
+        check_rules(settings.disabled_rules)
+        disabled = settings.disabled_rules & {r.name for r in tra.RULES}
+        in_seconds = settings.cost == "seconds"
+        weights = tra.Weights.in_seconds(settings.machine) if in_seconds else None
+        sited = tra.implement(node, settings.sites, weights=weights, disabled=disabled, tick=tick)
+    executor = block_executor(node, sited, at_sites(settings), cluster, placed)
+    return TileProgram(node, executor, sited)
 
 
 def block_executor(

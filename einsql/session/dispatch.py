@@ -56,11 +56,13 @@ class Command:
 
     Attributes:
         change: The prepared change of tensors, which may run again.
+        template: None; changes have no templates.
     """
 
     statement: st.Statement
     text: str
     change: statements.PreparedDml | None = None
+    template: None = None
 
     @property
     def is_volatile(self) -> bool:
@@ -111,6 +113,7 @@ class Loop:
     is_volatile: bool = True
     version: int = -1
     use: None = None
+    template: None = None
 
     def fits(self, ctx: Context) -> None:
         """Unknown; see `planner.plan_cache.Cacheable`."""

@@ -87,7 +87,7 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
         inputs[f"x{n}"] = fields if index is None else LocalFields({"val": fields["val"][index]})
     plan = planned.plan
     (root,) = plan.program.run(inputs, ctx.tick)
-    result = loaded(np.asarray(root["val"]), plan.relation.node.schema.dtype("val"))
+    result = loaded(np.asarray(root["val"]), plan.schema.dtype("val"))
     present = root.get(PRESENT)
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.errors import NotSupportedError
-from einsql.planner.plan import Plan, rebind_inputs, run_plans
-from einsql.planner.planner import result_columns
+from einsql.planner.plan import Plan, rebind_inputs, result_columns, run_plans
 from einsql.planner.queries import catalog_of, plan_together, query_binder
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
@@ -98,5 +97,8 @@ def _planned(ctx: Context, statements: Sequence[str]) -> tuple[MultiQuery, Mappi
         relations.append(binder.bind(statement.tree))
     plans = plan_together(ctx, relations, catalog)
     shared = relations[len(plans) :]  # the same program computes them
-    others = (replace(plans[0], relation=r, columns=result_columns(r)) for r in shared)
+    others = (
+        replace(plans[0], schema=r.node.schema, hidden=r.hidden, columns=result_columns(r))
+        for r in shared
+    )
     return MultiQuery((*plans, *others), plans), catalog.fields

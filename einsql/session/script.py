@@ -14,7 +14,7 @@ from einsql.kernels.runtime import compile_cache
 from einsql.planner.context import Context
 from einsql.planner.outcome import Outcome
 from einsql.planner.prepared import PreparedStatement
-from einsql.planner.queries import Bound, PreparedQuery, bind_query, plan_query
+from einsql.planner.queries import Bound, PreparedQuery, bind_again, bind_query, plan_query
 from einsql.sql.parameters.values import check_given
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
@@ -23,12 +23,10 @@ from einsql.sql.parser.tokens import is_name_or_value, tokenize
 
 if TYPE_CHECKING:
     from einsql.hybrid import hybrid_query
-    from einsql.planner import plan_files, templates
-    from einsql.planner.templates import Template
+    from einsql.planner import plan_files
     from einsql.session import dispatch
-else:  # imported for plan files, inputs of other bounds, and statements other than tensor queries
+else:  # imported for plan files, and statements other than tensor queries
     plan_files = LazyModule("einsql.planner.plan_files")
-    templates = LazyModule("einsql.planner.templates")
     hybrid_query = LazyModule("einsql.hybrid.hybrid_query")
     dispatch = LazyModule("einsql.session.dispatch")
 
@@ -74,7 +72,7 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
     statement, doubt = with_room(partial(ctx.plans.trees.parsed, source.text, parse), source.depth)
 
     def plan_and_run() -> tuple[PreparedStatement, Outcome | None]:
-        bound = bind(ctx, statement, doubt, source.text)
+        bound = bind(ctx, statement, doubt, source.text, again=source.key is not None)
         prepared = prepare(ctx, bound)
         return prepared, prepared.run(ctx)
 
@@ -82,18 +80,8 @@ def run_statement(ctx: Context, source: Source) -> Outcome:
     prepared, outcome = with_room(plan_and_run, depth)
     assert outcome is not None, "a statement that was just prepared holds"
     if source.key is not None and not prepared.is_volatile:
-        ctx.plans.keep(ctx, source.key, prepared, partial(_template, ctx, statement))
+        ctx.plans.keep(ctx, source.key, prepared)
     return outcome
-
-
-def _template(
-    ctx: Context, statement: st.Statement, prepared: object, other: object
-) -> Template | None:
-    """Returns a template of a query that was prepared for two sets of bounds, or None."""
-    if not isinstance(statement, st.Query):
-        return None
-    plans = [p.plan for p in (prepared, other) if isinstance(p, PreparedQuery)]
-    return templates.template_of(ctx, statement.tree, plans) if len(plans) == 2 else None
 
 
 def _run_on_remaining(ctx: Context, source: Source) -> Outcome:
@@ -173,7 +161,9 @@ def run_script(ctx: Context, sql: str) -> Outcome:
     return outcome
 
 
-def bind(ctx: Context, statement: st.Statement, doubt: Error | None, text: str) -> BoundStatement:
+def bind(
+    ctx: Context, statement: st.Statement, doubt: Error | None, text: str, again: bool = False
+) -> BoundStatement:
     """Binds a query; other statements resolve their names when they run.
 
     Args:
@@ -181,6 +171,7 @@ def bind(ctx: Context, statement: st.Statement, doubt: Error | None, text: str) 
         statement: The statement.
         doubt: The syntax error of DuckDB's grammar, or None.
         text: The statement's text.
+        again: Whether the statement may run again.
 
     Raises:
         Error: DuckDB's grammar refuses the text, or the transaction is aborted.
@@ -192,7 +183,8 @@ def bind(ctx: Context, statement: st.Statement, doubt: Error | None, text: str) 
     if not isinstance(statement, st.Query):
         return BoundStatement(statement, text)
     try:
-        return BoundStatement(statement, text, bind_query(ctx, statement.tree))
+        make = bind_again if again else bind_query
+        return BoundStatement(statement, text, make(ctx, statement.tree))
     except Error as error:
         return BoundStatement(statement, text, refusal=error)
 

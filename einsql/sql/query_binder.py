@@ -138,6 +138,7 @@ class QueryBinder:
     def _select(self, select: exp.Select) -> Relation | TileRelation:
         if not self.tile_queries.over_tiles(select, self.ctes):
             return SelectBinder(self).bind(select)
+        self.catalog.require_numbers()
         return select_over_tiles.TileSelect(self).bind(select)
 
     def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
@@ -237,6 +238,7 @@ class QueryBinder:
             case "read_tensor":
                 return self._read_tensor(call)
             case low if low in tile_functions.TABLE_FUNCTIONS:
+                self.catalog.require_numbers()
                 return functions_of_tiles.bind_function(self, call)
         relation = self.macro(name, call)
         if relation is None:

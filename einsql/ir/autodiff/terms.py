@@ -10,7 +10,8 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, Expr, conj, negate
+from einsql.core.unknowns import computed
+from einsql.ir.einsum.graph import Call, Const, Expr, Scalar, conj, negate
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import cast_array
 
@@ -154,8 +155,14 @@ class Term:
         if self.dtype is dtype:
             return self
         if isinstance(self.expr, Const):
-            value = cast_array(np.asarray(self.expr.value, self.dtype.carrier), dtype)
-            return Term(Const(value.item(), dtype))
+            constant = self.expr
+
+            def value(number: Scalar) -> Scalar:
+                array = np.asarray(number, constant.dtype.carrier)
+                folded: Scalar = cast_array(array, dtype).item()
+                return folded
+
+            return Term(Const(computed(value, constant.value), dtype))
         return Term(Call("cast", (self.expr,), dtype))
 
     def _const(self, value: float) -> Term:
@@ -180,10 +187,16 @@ class Term:
 def _call(fn: str, *args: Term) -> Term:
     """A call with the type of its arguments, folded if they are constants."""
     dtype = args[0].dtype
-    values = [np.asarray(t.expr.value, dtype.carrier) for t in args if isinstance(t.expr, Const)]
-    if len(values) == len(args):
-        with np.errstate(all="ignore"):
-            return Term(Const(cast_array(SCALARS[fn].numpy(*values), dtype).item(), dtype))
+    constants = [t.expr.value for t in args if isinstance(t.expr, Const)]
+    if len(constants) == len(args):
+
+        def value(*numbers: Scalar) -> Scalar:
+            with np.errstate(all="ignore"):
+                values = [np.asarray(number, dtype.carrier) for number in numbers]
+                folded: Scalar = cast_array(SCALARS[fn].numpy(*values), dtype).item()
+                return folded
+
+        return Term(Const(computed(value, *constants), dtype))
     return Term(Call(fn, tuple(t.expr for t in args), dtype))
 
 

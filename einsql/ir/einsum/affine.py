@@ -80,7 +80,7 @@ def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
     if isinstance(expr, Label):
         return known.get(expr.name)
     if isinstance(expr, Const):
-        return Affine({}, int(expr.value)) if expr.dtype.is_integer else None
+        return Affine({}, expr.integer) if expr.dtype.is_integer else None
     if not isinstance(expr, Call) or not expr.dtype.is_integer:
         return None
     parts = [form for a in expr.args if (form := affine(a, known)) is not None]
@@ -133,10 +133,10 @@ def shift_of(expr: Expr, leaf: Callable[[Expr], Shift | None]) -> Shift | None:
             return inner and inner.negated()
         case Call("add" | "sub", (a, Const() as b)) if expr.dtype.is_integer:
             inner = shift_of(a, leaf)
-            return inner and inner.plus(int(b.value) if expr.fn == "add" else -int(b.value))
+            return inner and inner.plus(b.integer if expr.fn == "add" else -b.integer)
         case Call("add" | "sub", (Const() as a, b)) if expr.dtype.is_integer:
             inner = shift_of(b, leaf)
-            return inner and (inner if expr.fn == "add" else inner.negated()).plus(int(a.value))
+            return inner and (inner if expr.fn == "add" else inner.negated()).plus(a.integer)
     return None
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from einsql.core.dag import bottom_up, producers_first
 from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.unknowns import spelling
 
 if TYPE_CHECKING:
     from einsql.ir.layout import Tiles
@@ -42,7 +43,12 @@ class Const:
     spelling: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spelling", repr(self.value))
+        object.__setattr__(self, "spelling", spelling(self.value))
+
+    @property
+    def integer(self) -> int:
+        """The value of a constant of an integer type."""
+        return self.value  # type: ignore[return-value]  # of this type
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def raw_interval(expr: Expr, bounds: Bounds, depth: int = DEPTH) -> Interval:
         depth: The depth of calls to analyse.
     """
     if isinstance(expr, Const):
-        return (int(expr.value), int(expr.value)) if expr.dtype.is_integer else None
+        return (expr.integer, expr.integer) if expr.dtype.is_integer else None
     if isinstance(expr, Label):
         lo, hi = bounds[expr.name]
         return (lo, max(lo, hi - 1))

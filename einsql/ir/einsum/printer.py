@@ -40,7 +40,7 @@ def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
     """Formats an expression; `names` are the operands' names, in order."""
     match expr:
         case Const():
-            return str(expr.value).lower() if isinstance(expr.value, bool) else expr.spelling
+            return str(expr.value).lower() if isinstance(expr.value, bool) else str(expr.spelling)
         case Label():
             return expr.name
         case Value():

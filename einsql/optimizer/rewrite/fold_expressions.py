@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, EinSum, Expr, conj, conjuncts, rewrite
+from einsql.core.unknowns import computed
+from einsql.ir.einsum.graph import (
+    FALSE,
+    TRUE,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Scalar,
+    conj,
+    conjuncts,
+    rewrite,
+)
 from einsql.ir.einsum.intervals import Bounds, bounds_of, can_raise, fits, interval
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import evaluated, failure_of
@@ -60,12 +72,20 @@ def _step(e: Call, bounds: Bounds) -> Expr:
 
 def _constant(e: Call) -> Expr:
     """A call of constants, evaluated unless it raises."""
-    args = [np.asarray(a.value, a.dtype.carrier) for a in e.args if isinstance(a, Const)]
-    failure = failure_of(e.fn, e.args[0].dtype, e.dtype)
-    with np.errstate(all="ignore"):
-        if failure is not None and np.any(failure.numpy(*args)):
-            return e
-        return Const(evaluated(e.fn, args, e.dtype).item(), e.dtype)
+    constants = [a for a in e.args if isinstance(a, Const)]
+
+    def value(*numbers: Scalar) -> Scalar | None:
+        pairs = zip(numbers, constants, strict=True)
+        args = [np.asarray(number, a.dtype.carrier) for number, a in pairs]
+        failure = failure_of(e.fn, e.args[0].dtype, e.dtype)
+        with np.errstate(all="ignore"):
+            if failure is not None and np.any(failure.numpy(*args)):
+                return None
+            number: Scalar = evaluated(e.fn, args, e.dtype).item()
+            return number
+
+    folded = computed(value, *(a.value for a in constants))
+    return e if folded is None else Const(folded, e.dtype)
 
 
 def _cast(e: Call) -> Expr:

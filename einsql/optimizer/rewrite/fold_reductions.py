@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, is_flag
+from einsql.core.unknowns import computed
 from einsql.ir.einsum.affine import Affine, affine_labels, digits
 from einsql.ir.einsum.graph import (
     FALSE,
@@ -26,6 +27,7 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     Roots,
+    Scalar,
     Value,
     bigint,
     conj,
@@ -84,21 +86,34 @@ def constant(node: EinSum, output: Output) -> Const | None:
     if not dense or reduction.monoid != "add":
         return None
     if output.dtype.is_integer and arg.dtype.is_integer:
-        total = int(arg.value) * points
+        total = arg.integer * points
         return _const(total, output.dtype) if fits((total, total), *output.dtype.range) else None
     most = _EXACT.get(output.dtype)
-    if most is None or arg.dtype is not output.dtype or not float(arg.value).is_integer():
+    if most is None or arg.dtype is not output.dtype or not computed(_is_whole, arg.value):
         return None
-    total = int(arg.value) * points
+    total = computed(int, arg.value) * points
     return _const(total, output.dtype) if abs(total) <= most else None
 
 
+def _is_whole(value: Scalar) -> bool:
+    return float(value).is_integer()
+
+
+def _carried(dtype: DType, value: object) -> Scalar:
+    carried: Scalar = np.asarray(value, dtype.carrier).item()
+    return carried
+
+
 def _const(value: object, dtype: DType) -> Const:
-    return Const(np.asarray(value, dtype.carrier).item(), dtype)
+    return Const(computed(partial(_carried, dtype), value), dtype)
 
 
 def _cast(arg: Const, dtype: DType) -> Const:
-    return Const(cast_array(np.asarray(arg.value, arg.dtype.carrier), dtype).item(), dtype)
+    def cast(value: Scalar) -> Scalar:
+        number: Scalar = cast_array(np.asarray(value, arg.dtype.carrier), dtype).item()
+        return number
+
+    return Const(computed(cast, arg.value), dtype)
 
 
 def _group_exists(node: EinSum, where: Expr) -> bool:

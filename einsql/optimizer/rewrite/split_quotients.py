@@ -64,7 +64,7 @@ def _division(expr: Expr) -> tuple[str, int] | None:
     if isinstance(expr, Call) and expr.fn in ("idiv", "mod") and expr.dtype is DType.BIGINT:
         label, number = expr.args
         if isinstance(label, Label) and isinstance(number, Const) and number.value > 0:
-            return label.name, int(number.value)
+            return label.name, number.integer
     return None
 
 

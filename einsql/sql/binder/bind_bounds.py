@@ -91,7 +91,7 @@ def _follow(domain: Domain) -> None:
             base, by = define.args
             if not isinstance(by, Const) or not by.dtype.is_integer:
                 continue
-            offset = int(by.value) if define.fn == "add" else -int(by.value)
+            offset = by.integer if define.fn == "add" else -by.integer
         if not isinstance(base, Label) or domain.edges_of(label):
             continue
         window = domain.window_of(domain.find(base.name))

@@ -107,6 +107,9 @@ class Catalog(Protocol):
     def names(self) -> list[str]:
         """The names of tensors, views and arrays, for hints."""
 
+    def require_numbers(self) -> None:
+        """Raises an exception if the extents of relations are unknowns."""
+
     def part(self, made: Relation | TileRelation, schema: Schema) -> PartInput:
         """Adds an input whose producer is a part of the statement in the other algebra."""
 

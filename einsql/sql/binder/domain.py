@@ -129,11 +129,11 @@ class Domain:
                 continue
             a, b = self._about(term, value).args
             if a == value and isinstance(b, Const) and b.dtype.is_integer:
-                hi = min(hi, int(b.value) + (term.fn != "lt"))
-                lo = max(lo, int(b.value)) if term.fn == "eq" else lo
+                hi = min(hi, b.integer + (term.fn != "lt"))
+                lo = max(lo, b.integer) if term.fn == "eq" else lo
             elif b == value and isinstance(a, Const) and a.dtype.is_integer:
-                lo = max(lo, int(a.value) + (term.fn == "lt"))
-                hi = min(hi, int(a.value) + 1) if term.fn == "eq" else hi
+                lo = max(lo, a.integer + (term.fn == "lt"))
+                hi = min(hi, a.integer + 1) if term.fn == "eq" else hi
         return lo, hi
 
     def _about(self, term: Call, value: Expr) -> Call:
@@ -161,9 +161,9 @@ class Domain:
         if term.fn == "eq":
             return self._equate(a, b) or self._equate(b, a)
         if isinstance(a, Label) and isinstance(b, Const) and b.dtype.is_integer:
-            return self._narrow(a.name, None, int(b.value) + (term.fn == "le"))
+            return self._narrow(a.name, None, b.integer + (term.fn == "le"))
         if isinstance(b, Label) and isinstance(a, Const) and a.dtype.is_integer:
-            return self._narrow(b.name, int(a.value) + (term.fn == "lt"), None)
+            return self._narrow(b.name, a.integer + (term.fn == "lt"), None)
         return False
 
     def _known(self, term: Call) -> Call:
@@ -213,7 +213,7 @@ class Domain:
         if not isinstance(a, Label):
             return False
         if isinstance(b, Const) and b.dtype.is_integer:
-            return self._narrow(a.name, int(b.value), int(b.value) + 1)
+            return self._narrow(a.name, b.integer, b.integer + 1)
         if isinstance(b, Label):
             return a.name == b.name or self._merge(a.name, b.name) or self._merge(b.name, a.name)
         if self.parameters.read and edges_of(Call("eq", (a, b), DType.BOOLEAN)):

@@ -98,7 +98,8 @@ def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
     if proven is not None:
         lo, hi = max(lo, proven[0]), min(hi, proven[1] + 1)
     if hi - lo <= 2**20:  # a useful bound, tighter than the range of a type
-        return int(lo), max(int(lo), int(hi))
+        low, high = (b if isinstance(b, int) else int(b) for b in (lo, hi))
+        return low, max(low, high)
     outputs = [
         Output("lo", (value,), DType.BIGINT, "min"),
         Output("hi", (value,), DType.BIGINT, "max"),
