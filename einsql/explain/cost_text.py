@@ -31,9 +31,10 @@ def cost_lines(report: GraphReport) -> list[str]:
     tensors = [_tensors(n) for n in report.nodes]
     width = max((len(name) for lines in tensors for name, _ in lines), default=0)
     lines = [*_totals(report), header]
-    for row, below in zip(rows, tensors, strict=True):
+    for node, row, below in zip(report.nodes, rows, tensors, strict=True):
         lines.append(row)
         lines += [f"   {name:{width}}  {what}".rstrip() for name, what in below]
+        lines += [f"   {reason}" for reason in node.reasons]
     return lines + _sites(report)
 
 

@@ -42,7 +42,7 @@ def sited(roots: Roots, settings: Settings) -> SitePlan:
     find = grouping(settings)
     if find is None:
         return plan
-    return replace(plan, program=joined(plan.program, (g.nodes for g in find(roots))))
+    return replace(plan, program=joined(plan.program, (g.nodes for g in find(roots).groups)))
 
 
 def _planned(roots: Roots, settings: Settings) -> SitePlan:

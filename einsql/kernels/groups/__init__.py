@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import lazy_modules
 from einsql.ir.einsum.graph import EinSum, Node, walk
+from einsql.kernels.groups.grouping import Grouping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +32,8 @@ LEAST = 2**18
 
 def find_groups(
     roots: Sequence[Node], compile_node: Compile, plain: Compile | None = None
-) -> list[Group]:
-    """Returns the disjoint groups of nodes of a graph.
+) -> Grouping:
+    """Chooses the nodes of a graph that run together.
 
     Args:
         roots: The roots of the graph.
@@ -43,7 +44,7 @@ def find_groups(
     nodes = walk(*roots)
     heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
     if len(heavy) < 2:
-        return []
+        return Grouping()
     return _find.groups_of(nodes, roots, heavy, LEAST, compile_node, plain)
 
 
