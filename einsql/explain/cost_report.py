@@ -117,7 +117,9 @@ def operation_reports(
         if measure is not None:
             steps = [measure.steps[s] for s in operation.steps]
             measured = Measured(
-                seconds=sum(s.seconds for s in steps), bytes_sent=sum(s.sent for s in steps)
+                seconds=sum(s.seconds for s in steps),
+                bytes_sent=sum(s.sent for s in steps),
+                tier=measure.steps[operation.number].tier,
             )
         reports.append(
             OperationReport(

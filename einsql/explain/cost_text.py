@@ -74,7 +74,9 @@ def _totals(report: GraphReport) -> list[str]:
         seconds, sent = sum(m.seconds for m in measured), sum(m.bytes_sent or 0 for m in measured)
         ranks = report.ranks or 1
         where = f"on {ranks:,} ranks" if ranks > 1 else "in all sites"
-        lines.append(f"measured   {duration(seconds)} {where}; {data_size(sent)} sent")
+        plain = any(m.tier == "plain" for m in measured)
+        tier = "; on NumPy, while a kernel is being compiled" if plain else ""
+        lines.append(f"measured   {duration(seconds)} {where}; {data_size(sent)} sent{tier}")
     return lines
 
 

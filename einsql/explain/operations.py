@@ -24,7 +24,7 @@ class Measured:
         spilled: The bytes of the results that were written to temporary files.
         boxes: The number of boxes of the step.
         blocks: The number of tiles of the result, for a plan over tiles.
-        tier: "compiled" or "plain" for a step of two tiers, on one site.
+        tier: "compiled" or "plain" for a step of two tiers, on one site or on virtual sites.
     """
 
     seconds: float
