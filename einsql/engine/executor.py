@@ -17,6 +17,7 @@ from einsql.engine.step import (
     FindGroups,
     GraphExecutor,
     Group,
+    Grouping,
     Measure,
     Run,
     Runner,
@@ -68,8 +69,8 @@ class Program(GraphExecutor):
         nodes = walk(*roots)
         slots = {id(node): n for n, node in enumerate(nodes)}
         numbers = {id(n): at for at, n in enumerate(n for n in nodes if isinstance(n, EinSum))}
-        groups = find_groups(roots) if find_groups is not None else ()
-        works: list[EinSum | Group] = _in_order(nodes, groups)
+        grouping = None if find_groups is None else find_groups(roots)
+        works: list[EinSum | Group] = _in_order(nodes, () if grouping is None else grouping.groups)
         last: dict[int, int] = {}
         for n, work in enumerate(works):
             for source in children(work) if isinstance(work, EinSum) else work.sources:
@@ -84,7 +85,7 @@ class Program(GraphExecutor):
             (slots[id(node)], node.name) for node in nodes if isinstance(node, Input)
         )
         self.steps = tuple(
-            _single_step(work, compile_node(work), slots, numbers, free[n])
+            _single_step(work, compile_node(work), grouping, slots, numbers, free[n])
             if isinstance(work, EinSum)
             else _fused_step(work, slots, numbers, free[n])
             for n, work in enumerate(works)
@@ -244,6 +245,7 @@ def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | G
 def _single_step(
     node: EinSum,
     compiled: CompiledNode[Runner],
+    grouping: Grouping | None,
     slots: Mapping[int, int],
     numbers: Mapping[int, int],
     free: Sequence[int],
@@ -252,6 +254,7 @@ def _single_step(
         return (runner(operands, tick),)
 
     runner = compiled.run
+    refusal = None if grouping is None else grouping.refusal(node)
     sources = tuple(slots[id(s)] for s in children(node))
     return Step(
         nodes=((numbers[id(node)], node),),
@@ -264,6 +267,7 @@ def _single_step(
         runner=runner,
         aliases_input=bool(compiled.views),
         calls_blas=compiled.calls_blas,
+        chosen=tuple(r for r in (compiled.reason, refusal) if r is not None),
         tier=lambda: tier_of(runner),
     )
 

@@ -10,10 +10,12 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node
+from einsql.ir.einsum.reasons import Reason, why_masked
 from einsql.kernels.kernel import Arrays as Arrays
 from einsql.kernels.kernel import Compile as Compile
 from einsql.kernels.kernel import Runner as Runner
 from einsql.kernels.kernel import Tick as Tick
+from einsql.kernels.vectorized.views import VIEWS
 
 Run = Callable[[Mapping[str, Arrays], Tick], Sequence[Arrays]]
 """Runs all steps of a program; takes the inputs by name, and returns the fields of each root."""
@@ -48,7 +50,18 @@ class Group(Protocol):
         """Runs the nodes on the fields of their sources; returns the fields of their results."""
 
 
-FindGroups = Callable[[Sequence[Node]], Sequence[Group]]
+class Grouping(Protocol):
+    """The groups of a graph."""
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Disjoint groups of nodes."""
+
+    def refusal(self, node: EinSum) -> Reason | None:
+        """Returns why a node is in no group with what it reads; None if nothing suggests one."""
+
+
+FindGroups = Callable[[Sequence[Node]], Grouping]
 """Finds the nodes of a graph that run together; the session passes it in from the kernels."""
 
 
@@ -68,6 +81,7 @@ class Step:
         runner: The runner of a single node; `run` calls it.
         aliases_input: Whether a result may share memory with an operand.
         calls_blas: Whether it may call a BLAS library.
+        chosen: The reasons for the kernel and for running alone, recorded with the choice.
         tier: Returns the tier that ran last; None for a step of one tier.
     """
 
@@ -82,12 +96,20 @@ class Step:
     runner: Runner | None = None
     aliases_input: bool = False
     calls_blas: bool = False
+    chosen: tuple[Reason, ...] = ()
     tier: Callable[[], str | None] = lambda: None
 
     @property
     def points(self) -> int:
         """Points of all nodes."""
         return sum(node.points for _, node in self.nodes)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why it is not dense, not fused or not BLAS; masks of views and groups cost little."""
+        has_mask = self.runner is not None and self.kernel != VIEWS.name
+        mask = why_masked(self.nodes[0][1]) if has_mask else None
+        return self.chosen if mask is None else (mask, *self.chosen)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.einsum.printer import format_node
+from einsql.ir.einsum.reasons import why_masked
 from einsql.ir.layout import Mesh
 from einsql.ir.spmd.program import (
     COPIES,
@@ -33,6 +34,7 @@ from einsql.ir.spmd.program import (
     Program,
     tuple_bytes,
 )
+from einsql.kernels.vectorized import views
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.placement.traffic import completing
 from einsql.optimizer.simulation.prediction import Prediction
@@ -111,11 +113,13 @@ def operation_reports(
         cut, local, node = operation.cut, operation.local, operation.local.node
         collectives = _collectives(operation, placed)
         names_read = tuple(names[id(o.source)] for o in node.operands)
-        measured = None
+        measured, mask = None, None if views.matches(node) else why_masked(node)
         if measure is not None:
             steps = [measure.steps[s] for s in operation.steps]
             measured = Measured(
-                seconds=sum(s.seconds for s in steps), bytes_sent=sum(s.sent for s in steps)
+                seconds=sum(s.seconds for s in steps),
+                bytes_sent=sum(s.sent for s in steps),
+                tier=measure.steps[operation.number].tier,
             )
         reports.append(
             OperationReport(
@@ -151,6 +155,7 @@ def operation_reports(
                 reads=_reads(operation, placed, names_read),
                 bytes=node.schema.size * tuple_bytes(node),
                 cells=local.sites.tolist() if len(local.sites) <= MOST_CELLS else None,
+                reasons=[] if mask is None else [mask.text(names)],
             )
         )
     return reports

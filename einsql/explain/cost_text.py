@@ -31,9 +31,10 @@ def cost_lines(report: GraphReport) -> list[str]:
     tensors = [_tensors(n) for n in report.nodes]
     width = max((len(name) for lines in tensors for name, _ in lines), default=0)
     lines = [*_totals(report), header]
-    for row, below in zip(rows, tensors, strict=True):
+    for node, row, below in zip(report.nodes, rows, tensors, strict=True):
         lines.append(row)
         lines += [f"   {name:{width}}  {what}".rstrip() for name, what in below]
+        lines += [f"   {reason}" for reason in node.reasons]
     return lines + _sites(report)
 
 
@@ -73,7 +74,9 @@ def _totals(report: GraphReport) -> list[str]:
         seconds, sent = sum(m.seconds for m in measured), sum(m.bytes_sent or 0 for m in measured)
         ranks = report.ranks or 1
         where = f"on {ranks:,} ranks" if ranks > 1 else "in all sites"
-        lines.append(f"measured   {duration(seconds)} {where}; {data_size(sent)} sent")
+        plain = any(m.tier == "plain" for m in measured)
+        tier = "; on NumPy, while a kernel is being compiled" if plain else ""
+        lines.append(f"measured   {duration(seconds)} {where}; {data_size(sent)} sent{tier}")
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
@@ -132,7 +132,7 @@ def program_report(asked: Explain, plan: Plan, measure: Measure | None) -> Progr
         if asked.verbose
         else None,
         graph=format_graph(*optimized.roots).split("\n"),
-        steps=_steps(steps, measures) if plan.placed is None else None,
+        steps=_steps(steps, measures, node_names(optimized.roots)) if plan.placed is None else None,
         blas=None if measures is None else _other_blas(steps),
     )
 
@@ -151,7 +151,9 @@ def _input(node: Input) -> InputReport:
     )
 
 
-def _steps(steps: Sequence[Step], measures: Sequence[StepMeasure] | None) -> list[StepReport]:
+def _steps(
+    steps: Sequence[Step], measures: Sequence[StepMeasure] | None, names: Mapping[int, str]
+) -> list[StepReport]:
     reports = []
     for n, step in enumerate(steps):
         measured = None
@@ -170,6 +172,7 @@ def _steps(steps: Sequence[Step], measures: Sequence[StepMeasure] | None) -> lis
                 kernel=step.kernel,
                 points=step.points,
                 detail=step.detail,
+                reasons=[r.text(names) for r in step.reasons],
                 measured=measured,
             )
         )
@@ -219,6 +222,7 @@ def _with_kernels(
                 nodes[number],
                 kernel=report.kernel,
                 points=node.points,
+                reasons=report.reasons,
                 group=group,
                 measured=measured,
             )

@@ -24,7 +24,7 @@ class Measured:
         spilled: The bytes of the results that were written to temporary files.
         boxes: The number of boxes of the step.
         blocks: The number of tiles of the result, for a plan over tiles.
-        tier: "compiled" or "plain" for a step of two tiers, on one site.
+        tier: "compiled" or "plain" for a step of two tiers, on one site or on virtual sites.
     """
 
     seconds: float
@@ -168,6 +168,7 @@ class OperationReport:
         cells: The site of each cell of the grid, the last axis fastest; None for many cells.
         kernel: The kernel, on one site.
         points: The number of points that the kernel visits, on one site.
+        reasons: Why the operation is masked, and on one site why it is not fused or not BLAS.
     """
 
     id: str
@@ -197,6 +198,7 @@ class OperationReport:
     simulated: SimulatedReport | None = None
     kernel: str | None = None
     points: int | None = None
+    reasons: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -97,12 +97,14 @@ class StepReport:
         nodes: The numbers of the step's operations.
         points: The number of points that the kernel visits.
         detail: The size of the blocks of a group, or "".
+        reasons: Why the step is not dense, not fused or not BLAS, one line each.
     """
 
     nodes: Sequence[int]
     kernel: str
     points: int
     detail: str
+    reasons: Sequence[str]
     measured: Measured | None
 
 

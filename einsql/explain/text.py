@@ -66,7 +66,9 @@ def program_lines(program: ProgramReport) -> list[str]:
         shown.append("-- optimized")
     shown += program.graph
     if program.steps:
-        shown += ["-- steps", *map(_step_line, program.steps)]
+        shown.append("-- steps")
+        for step in program.steps:
+            shown += [_step_line(step), *(f"    {reason}" for reason in step.reasons)]
     return shown if program.blas is None else [*shown, f"-- BLAS: {program.blas}"]
 
 

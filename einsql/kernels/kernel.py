@@ -11,6 +11,7 @@ from einsql.core.fp_errors import Ignored, here
 from einsql.core.records import dataclass
 from einsql.core.source_writer import Write
 from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.reasons import Reason
 
 Arrays = Mapping[str, np.ndarray]
 """A relation's fields by name; axes are the schema's keys in order, origin `key.lo`."""
@@ -39,12 +40,14 @@ class CompiledNode(Generic[AnyRunner]):
         run: The runner.
         views: The output fields that share memory with operands or constants of the node.
         calls_blas: Whether the runner may call a BLAS library.
+        reason: Why a sum of products is not computed by BLAS; None if it is, and for other nodes.
     """
 
     kernel: str
     run: AnyRunner
     views: frozenset[str] = frozenset()
     calls_blas: bool = False
+    reason: Reason | None = None
 
 
 Compile = Callable[[EinSum], CompiledNode[Runner]]

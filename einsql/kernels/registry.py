@@ -13,6 +13,7 @@ from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
+from einsql.ir.einsum.reasons import Reason
 from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
@@ -23,7 +24,7 @@ from einsql.kernels.matmul.contraction import (
     compile_parts,
     is_contraction,
 )
-from einsql.kernels.matmul.match import product_of
+from einsql.kernels.matmul.match import product_of, refused_product
 from einsql.kernels.scalars import failure_of
 from einsql.kernels.tiers import Tiered
 from einsql.kernels.vectorized.views import VIEWS
@@ -149,6 +150,10 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
         InternalError: No kernel supports the node.
     """
     compiled = _chosen(node, jit)
+    if not compiled.calls_blas:
+        refusal = refused_product(node)
+        if refusal is not None:
+            compiled = replace(compiled, reason=Reason(compiled.kernel, (refusal,)))
     if jit != "auto" or compiled.views or write_of(compiled.run) is not None:
         return compiled
     return replace(compiled, run=Tiered(compiled.run, lambda: _chosen(node, "never").run))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 else:  # loaded when a kernel is compiled
     compile_cache = LazyModule("einsql.kernels.runtime.compile_cache")
 
+Operands = TypeVar("Operands")
 T = TypeVar("T")
 
 WORTH = 0.02
@@ -28,11 +29,13 @@ anew; `python -m benchmarks first` has statements on either side."""
 
 Tier = Callable[[Sequence[Arrays], Tick], T]
 """Runs a node or a group on the fields of its operands."""
+Run = Callable[[Operands, Tick], T]
+"""Runs a node, a group or a program on its inputs."""
 
 
 @dataclass(slots=True, eq=False)
-class Tiered(Generic[T]):
-    """A runner of two tiers.
+class Tiered(Generic[Operands, T]):
+    """A runner of two tiers: of a node, a group, or a program at several sites.
 
     Attributes:
         compiled: The compiled tier.
@@ -40,12 +43,12 @@ class Tiered(Generic[T]):
         ran: The tier that ran last, "compiled" or "plain"; None before the first run.
     """
 
-    compiled: Tier[T]
-    plain: Callable[[], Tier[T]]
+    compiled: Run[Operands, T]
+    plain: Callable[[], Run[Operands, T]]
     ran: str | None = None
-    _made: Tier[T] | None = None
+    _made: Run[Operands, T] | None = None
 
-    def __call__(self, operands: Sequence[Arrays], tick: Tick) -> T:
+    def __call__(self, operands: Operands, tick: Tick) -> T:
         """Runs the compiled tier, or the plain one while a kernel is being compiled."""
         while True:
             try:

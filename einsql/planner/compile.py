@@ -25,9 +25,10 @@ MOST_POINTS = 2**62
 
 
 def at_sites(settings: Settings) -> str:
-    """Returns the mode of compilation at several sites and on devices, where steps wait.
+    """Returns the mode of compilation of the steps at several sites and on devices.
 
-    Equal cells at different sites run on the same tier, so that their results are equal.
+    A step waits for its kernel, or a whole run is of one tier (`engine/tiered_sites.py`): equal
+    cells at different sites run on the same tier, so that their results are equal.
     """
     return "wait" if settings.jit == "auto" else settings.jit
 

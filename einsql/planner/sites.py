@@ -14,6 +14,7 @@ from einsql.core.records import dataclass
 from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
+from einsql.engine.tiered_sites import TieredSites
 from einsql.ir.einsum.graph import Roots
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Floats, Objective, Seconds
@@ -42,7 +43,7 @@ def sited(roots: Roots, settings: Settings) -> SitePlan:
     find = grouping(settings)
     if find is None:
         return plan
-    return replace(plan, program=joined(plan.program, (g.nodes for g in find(roots))))
+    return replace(plan, program=joined(plan.program, (g.nodes for g in find(roots).groups)))
 
 
 def _planned(roots: Roots, settings: Settings) -> SitePlan:
@@ -110,5 +111,9 @@ def _program(
 ) -> GraphExecutor:
     if cluster is None:
         waiting = replace(settings, jit=at_sites(settings))
-        return SiteProgram(placed, compiler(waiting), joining(waiting))
+        program = SiteProgram(placed, compiler(waiting), joining(waiting))
+        if settings.jit != "auto":
+            return program
+        never = compiler(replace(settings, jit="never"))
+        return TieredSites(program, lambda: SiteProgram(placed, never))
     return rank_program.RankProgram(cluster, placed, at_sites(settings), note)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import lazy_modules
 from einsql.ir.einsum.graph import EinSum, Node, walk
+from einsql.kernels.groups.grouping import Grouping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +37,8 @@ SMALL = 2**8
 
 def find_groups(
     roots: Sequence[Node], compile_node: Compile, plain: Compile | None = None
-) -> list[Group]:
-    """Returns the disjoint groups of nodes of a graph.
+) -> Grouping:
+    """Chooses the nodes of a graph that run together.
 
     Args:
         roots: The roots of the graph.
@@ -50,7 +51,7 @@ def find_groups(
     least = SMALL if sum(n.points for n in computed) >= LONG else LEAST
     heavy = [n for n in computed if n.points >= least]
     if len(heavy) < 2:
-        return []
+        return Grouping()
     return _find.groups_of(nodes, roots, heavy, least, compile_node, plain)
 
 

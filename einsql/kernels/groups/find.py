@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node, Operand
+from einsql.ir.einsum.reasons import Reason
+from einsql.kernels.groups.grouping import Grouping
 from einsql.kernels.groups.members import is_product
 from einsql.kernels.kernel import Compile
 from einsql.kernels.vectorized import views
@@ -16,12 +18,13 @@ from einsql.kernels.vectorized import views
 if TYPE_CHECKING:
     from einsql.kernels.groups import group as _group
     from einsql.kernels.groups import plan as _plan
-    from einsql.kernels.groups.group import Group
     from einsql.kernels.groups.plan import Plan
 else:  # loaded when nodes are fused
     _group = LazyModule("einsql.kernels.groups.group")
     _plan = LazyModule("einsql.kernels.groups.plan")
 
+NOT_FUSED = "not fused"
+"""The effect of the reasons that the search records."""
 MOST = 12
 """Greatest number of nodes of a group; larger kernels take too long to compile."""
 DEEPEST = 256
@@ -49,7 +52,7 @@ def groups_of(
     least: int,
     compile_node: Compile,
     plain: Compile | None,
-) -> list[Group]:
+) -> Grouping:
     """Returns the groups of nodes that run faster together.
 
     Args:
@@ -60,10 +63,9 @@ def groups_of(
         compile_node: Compiles a single node, for groups that fall back to single nodes.
         plain: See `einsql.kernels.groups.find_groups`.
     """
-    return [
-        _group.Group(plan, compile_node, plain)
-        for plan in _Search(nodes, roots, least).plans(heavy)
-    ]
+    search = _Search(nodes, roots, least)
+    groups = [_group.Group(plan, compile_node, plain) for plan in search.plans(heavy)]
+    return Grouping(groups, {id(nodes[at]): why for at, why in search.refused.items()})
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class _Search:
         self.sources: list[tuple[int, ...]] = []
         self.shallow: list[set[int]] = []  # the sources whose values a node may read within a group
         self.of: dict[int, _Found] = {}
+        self.refused: dict[int, Reason] = {}
         self.reached: list[int] = []  # bits of each node's dependencies and of itself
         for at, n in enumerate(nodes):
             reached, operands = 1 << at, n.operands if isinstance(n, EinSum) else ()
@@ -124,13 +127,29 @@ class _Search:
         return any(self.reached[at] >> n & 1 for n in numbers)
 
     def _joined(self, at: int, near: list[_Found]) -> _Found | None:
-        """The first valid union of the node with the groups that it reads."""
+        """The first valid union of the node with the groups that it reads.
+
+        If there is none, records the reason: that of the node's own operands, or of the first try.
+        """
+        why: Reason | None = None
         for parts in self._tries(at, near):
             numbers = self._closed(at, parts)
-            if numbers is not None:
-                plan = self._plan(numbers)
-                if plan is not None:
-                    return _Found(numbers, plan)
+            plan = self._plan(numbers) if isinstance(numbers, frozenset) else numbers
+            if isinstance(numbers, frozenset) and isinstance(plan, _plan.Plan):
+                return _Found(numbers, plan)
+            why = why or (plan if isinstance(plan, Reason) else None)
+        why = (self._too_deep(at) if near else None) or why
+        if why is not None:
+            self.refused[at] = why
+        return None
+
+    def _too_deep(self, at: int) -> Reason | None:
+        """The reason of a node to which no group may pass the values that it reads."""
+        node = self.nodes[at]
+        assert isinstance(node, EinSum)
+        for o in node.operands:
+            if isinstance(o.source, EinSum) and self.number[id(o.source)] not in self.shallow[at]:
+                return _deep(node, o, DEEPEST)
         return None
 
     def _tries(self, at: int, near: list[_Found]) -> Iterator[list[_Found]]:
@@ -154,11 +173,11 @@ class _Search:
         (at,) = single.numbers
         return not any(self._reads(at, f.numbers) for f in near if f is not single)
 
-    def _closed(self, at: int, parts: Sequence[_Found]) -> frozenset[int] | None:
+    def _closed(self, at: int, parts: Sequence[_Found]) -> frozenset[int] | Reason:
         """A node and groups with all intermediate nodes.
 
         Returns:
-            None if there are too many nodes, or if they contain only a part of another group.
+            A reason if there are too many nodes, or if they contain only a part of another group.
         """
         closed = {at}.union(*(f.numbers for f in parts))
         inside, stack = sum(1 << n for n in closed), list(closed)
@@ -168,12 +187,16 @@ class _Search:
                     closed.add(n)
                     stack.append(n)
         if len(closed) > MOST:
-            return None
+            return Reason(NOT_FUSED, (f"the group would have more than {MOST} operations",))
         chosen = {id(f) for f in parts}
-        others = (self.of.get(n) for n in closed if n != at)
-        return None if any(f and id(f) not in chosen for f in others) else frozenset(closed)
+        for n in sorted(closed - {at}):
+            other = self.of.get(n)
+            if other is not None and id(other) not in chosen:
+                return Reason(NOT_FUSED, (self.nodes[n], " between them runs in another step"))
+        return frozenset(closed)
 
-    def _plan(self, numbers: frozenset[int]) -> Plan | None:
+    def _plan(self, numbers: frozenset[int]) -> Plan | Reason | None:
+        """The plan of a group, or why there is none; None if fusing would save nothing."""
         order = sorted(numbers)
         chosen = [n for n in (self.nodes[at] for at in order) if isinstance(n, EinSum)]
         if len(chosen) < len(order) or not self._pays(order):
@@ -182,10 +205,12 @@ class _Search:
         most = DEEPEST_MAP if not any(sums[:-1]) else DEEPEST_ONE if sum(sums) == 1 else DEEPEST
         inside = {id(n) for n in chosen}
         edges = ((n, o) for n in chosen for o in n.operands if id(o.source) in inside)
-        if any(_depth(*edge) > most for edge in edges):
-            return None
+        deep = next((edge for edge in edges if _depth(*edge) > most), None)
+        if deep is not None:
+            return _deep(*deep, most)
         visible = [at in self.roots or not self.readers[at] <= numbers for at in order]
-        return _plan.make_plan(chosen, visible)
+        plan = _plan.make_plan(chosen, visible)
+        return Reason(NOT_FUSED, (plan,)) if isinstance(plan, str) else plan
 
     def _pays(self, order: Sequence[int]) -> bool:
         """True if the last node reads a large operand that the group computes or reads."""
@@ -198,6 +223,12 @@ class _Search:
             assert isinstance(node, EinSum)
             through |= {id(o.source) for o in node.operands}
         return any(id(o.source) in through and _size(o.source) >= self.least for o in last.operands)
+
+
+def _deep(node: EinSum, operand: Operand, most: int) -> Reason:
+    """The reason for a value that takes too many multiplications to be passed in a group."""
+    depth = f"{_depth(node, operand):,} multiplications for each value of "
+    return Reason(NOT_FUSED, (depth, operand.source, f" (limit {most})"))
 
 
 def _shallow(node: EinSum, number: Mapping[int, int]) -> set[int]:

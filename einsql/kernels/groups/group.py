@@ -199,7 +199,7 @@ def make_group(
 ) -> Group | None:
     """Creates a group; see `einsql.kernels.groups.join`."""
     plan = make_plan(nodes, visible)
-    return None if plan is None else Group(plan, compile_node)
+    return None if isinstance(plan, str) else Group(plan, compile_node)
 
 
 def _by_team(

@@ -116,18 +116,21 @@ class Plan:
         return min(self.extent(c), parts.size)
 
 
-def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
-    """Plans a group of nodes; None if they cannot run together or fusing does not pay.
+def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
+    """Plans a group of nodes.
 
     Args:
         nodes: At least two, producers first; no other node is between them.
         visible: For each node, whether it is read outside the group.
+
+    Returns:
+        A reason if they cannot run together or fusing does not pay.
     """
     if any(a.extent == 0 for n in nodes for a in n.axes):
-        return None
+        return "there are no points"
     classes = classify(nodes)
     if classes is None:
-        return None
+        return "a result is read by other keys than it is written"
     extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
     near = None if any(map(is_product, nodes)) else nearest(nodes, classes)
     blocks = sorted(classes.cut, key=lambda c: (-extent[c], -classes.cut.index(c)))
@@ -139,8 +142,10 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
                 if group is not None and _limits_fit(group):
                     group = deferred(group, ordered.rows, block)
                     fits, _ = masks_fit(group)
-                    return _sized(nodes, group, ordered) if fits else None
-    return None
+                    if not fits:
+                        return "their masks differ"
+                    return _sized(nodes, group, ordered) or "a block of rows exceeds the cache"
+    return "no order of keys suits all of them" if blocks else "no key is common to all of them"
 
 
 def _rows(classes: Classes, block: int) -> Iterator[Classes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite, prod
 
 import numpy as np
@@ -40,8 +41,7 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     """Matches an output that sums a float product; None for other outputs."""
     if (
         output.reduction != "sum"
-        or not output.dtype.is_float
-        or output.args[0].dtype is not output.dtype
+        or _refused_type(output) is not None
         or output.where != TRUE
         or node.guard != TRUE
         or any(a.define is not None for a in node.axes)
@@ -64,12 +64,50 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     else:
         scalars = ()
     owners = list(dict.fromkeys(v.operand for v in values))
-    if not 1 <= len(owners) <= 2 or any(len(node.operands[o].labels) > LABELS for o in owners):
+    if not owners or _refused_operands(node, owners) is not None:
         return None
     if len(owners) == 1:  # x·x is a product of two sides, too
         return Product(tuple(values[:1]), tuple(values[1:]), scale, scalars)
     left = tuple(v for v in values if v.operand == owners[0])
     return Product(left, tuple(v for v in values if v.operand == owners[1]), scale, scalars)
+
+
+def refused_product(node: EinSum) -> str | None:
+    """Why BLAS cannot compute a sum of a product of several operands; None for other nodes.
+
+    A mask, or a label that is computed, is no reason here.
+    """
+    for output in node.outputs:
+        if output.reduction != "sum":
+            continue
+        product = output.args[0]
+        while isinstance(product, Call) and product.fn == "cast":
+            product = product.args[0]
+        terms = map(_uncast, _factors(product, product.dtype))
+        owners = list(dict.fromkeys(t.operand for t in terms if t is not None))
+        wide = [o for o in owners if node.operands[o].labels]
+        if len(wide) > 1:
+            return _refused_type(output) or _refused_operands(node, wide)
+    return None
+
+
+def _refused_type(output: Output) -> str | None:
+    """Why BLAS has no type for a sum; None if it has one."""
+    dtype, product = output.dtype, output.args[0].dtype
+    if not dtype.is_float:
+        return f"the sum is {dtype.value}, and BLAS adds floats"
+    if product is not dtype:
+        return f"products are {product.value} and their sum is {dtype.value}"
+    return None
+
+
+def _refused_operands(node: EinSum, owners: Sequence[int]) -> str | None:
+    """Why BLAS cannot multiply some operands; None if it can."""
+    if len(owners) > 2:
+        return f"{len(owners)} operands are multiplied at once"
+    if any(len(node.operands[o].labels) > LABELS for o in owners):
+        return f"an operand has more than {LABELS} keys"
+    return None
 
 
 def two_values(output: Output) -> tuple[Value, Value, float] | None:

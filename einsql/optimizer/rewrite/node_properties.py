@@ -27,7 +27,8 @@ from einsql.ir.einsum.graph import (
     subexpressions,
     walk,
 )
-from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
+from einsql.ir.einsum.intervals import bounds_of, can_raise
+from einsql.ir.einsum.reasons import unproven
 from einsql.ir.functions import REDUCTIONS, SCALARS
 
 
@@ -38,12 +39,7 @@ def is_pointwise(node: EinSum) -> bool:
 
 def derived_are_total(node: EinSum) -> bool:
     """True if no derived label is a key and all provably stay within their bounds."""
-    bounds = bounds_of(node)
-    return all(
-        a.define is None
-        or (a.label not in node.keys and fits(interval(a.define, bounds), a.lo, a.hi - 1))
-        for a in node.axes
-    )
+    return next(unproven(node), None) is None
 
 
 def is_total(node: EinSum) -> bool:
