@@ -215,6 +215,18 @@ def turning() -> EinSum:
     return EinSum(axes, operands, TRUE, ("j", "i"), (Output("val", (more,), D),))
 
 
+def swapping() -> EinSum:
+    """A product whose operands and factors are in the other order than their names."""
+    return matmul(Y, X)
+
+
+def hoisting() -> EinSum:
+    """A root of each column's number, which every row would compute again."""
+    rows = tensor("rows", (0, 20), (0, 4))
+    root = call("sqrt", D, call("abs", D, val(1)))
+    return einsum("ij,j->ij", rows, tensor("column", (0, 4)), value=call("div", D, val(0), root))
+
+
 EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fold-constants": folding,
     "narrow-axes": narrowing,
@@ -228,6 +240,8 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fuse-maps": mapping,
     "factor-order": chaining,
     "share": sharing,
+    "canonical-order": swapping,
+    "hoist-invariants": hoisting,
     "split-quotients": dividing,
     "solve-keys": solving,
     "split-labels": splitting,
@@ -302,6 +316,7 @@ def test_rules_fire_on_random_graphs() -> None:
         solving,
         showing,
         pulling,
+        hoisting,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)

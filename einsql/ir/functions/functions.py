@@ -101,6 +101,8 @@ class Function:
         identity: The value e with f(x, e) = x, bitwise, or None.
         annihilator: The value z with f(x, z) = z for every finite x, or None.
         cheap: True if computing it costs no more than reading a value from memory.
+        divides: True if it needs a division or a square root, which take several times as long
+            as reading a value from the cache.
         transparent: True if f(x) = x, bitwise: it only marks its argument for rules, which then
             drop it.
         derivative: The derivative (see `Derivative`), or the reason why there is none.
@@ -118,6 +120,7 @@ class Function:
     identity: float | bool | None = None
     annihilator: float | bool | None = None
     cheap: bool = False
+    divides: bool = False
     transparent: bool = False
     derivative: Derivative = field(kw_only=True)
 
@@ -133,16 +136,17 @@ _ENTRIES: tuple[Function, ...] = (
              overflow("multiplication", "*", mul_overflows, "mul"), corners(lambda x, y: x * y),
              commutative=True, associative=True, identity=1, annihilator=0, cheap=True,
              derivative=lambda g, y, a, b: (g * b, g * a)),
-    Function("div", division, lambda a, b: a / b, "{0} / {1}", 2, cheap=True, identity=1,
-             derivative=quotient),
+    Function("div", division, lambda a, b: a / b, "{0} / {1}", 2, cheap=True, divides=True,
+             identity=1, derivative=quotient),
     Function("idiv", arithmetic, trunc_divide, "idiv({0}, {1})", 2,
              {**INT_DIV_FAILS, F: FLOAT_IDIV, D: FLOAT_IDIV}, idiv_interval, cheap=True,
-             derivative=quotient),
+             divides=True, derivative=quotient),
     Function("mod", arithmetic, remainder, "remainder({0}, {1})", 2,
-             INT_DIV_FAILS, mod_interval, cheap=True,
+             INT_DIV_FAILS, mod_interval, cheap=True, divides=True,
              derivative=lambda g, y, a, b: (g, -(g * (a / b).call("trunc")))),
     Function("fmod", division, floored_remainder, "{0} - np.floor({0} / {1}) * {1}", 2,
-             cheap=True, derivative=lambda g, y, a, b: (g, -(g * (a / b).call("floor")))),
+             cheap=True, divides=True,
+             derivative=lambda g, y, a, b: (g, -(g * (a / b).call("floor")))),
     Function("within", bits, lambda a, limit: a, "{0}", 2, DIGITS_FAIL, within_interval,
              cheap=True, derivative=still),
     Function("neg", arithmetic, lambda a: -a, "-{0}", 1, least("negation"),
@@ -193,7 +197,7 @@ _ENTRIES: tuple[Function, ...] = (
              derivative=lambda g, y, x: (g * (1 / math.log(2)) / x,)),
     Function("log10", real, np.log10, "log10({0})",
              derivative=lambda g, y, x: (g * (1 / math.log(10)) / x,)),
-    Function("sqrt", real, np.sqrt, "math.sqrt({0})", cheap=True,
+    Function("sqrt", real, np.sqrt, "math.sqrt({0})", cheap=True, divides=True,
              derivative=lambda g, y, x: (g * 0.5 / y,)),
     Function("cbrt", real, np.cbrt, "np.cbrt({0})", derivative=lambda g, y, x: (g / (y * y * 3),)),
     Function("pow", real, power, "power({0}, {1})", 2, derivative=power_derivative),
@@ -226,7 +230,7 @@ _ENTRIES: tuple[Function, ...] = (
              derivative=lambda g, y, x: (g * (math.pi / 180),)),
     Function("erf", real, erf, "erf({0})", derivative=bell),
     Function("lgamma", real, lgamma, "math.lgamma({0})", derivative=digamma),
-    Function("ratio", whole_division, ratio, "ratio({0}, {1}, {2})", 3, cheap=True,
+    Function("ratio", whole_division, ratio, "ratio({0}, {1}, {2})", 3, cheap=True, divides=True,
              derivative=still),
     Function("beside", arithmetic, lambda a, term: a, "{0}", 2, cheap=True,
              derivative=lambda g, y, a, term: (g, None)),

@@ -19,18 +19,19 @@ Order = Mapping[int, int]
 ROW, INNER, FASTEST = range(3)
 
 
-def nearest(nodes: Sequence[EinSum], classes: Classes) -> int | None:
-    """The class whose neighbours are adjacent in the largest operand from outside the group.
+def nearest(nodes: Sequence[EinSum], classes: Classes) -> tuple[int, ...]:
+    """The classes of the largest operand from outside the group, the fastest in memory first.
 
     Args:
         nodes: The nodes in order.
         classes: The classes of their labels.
 
     Returns:
-        None if no such operand has a key with more than one value.
+        Classes with more than one value; none if no such operand has any.
     """
     inside = {id(n) for n in nodes}
-    largest, near = 0, None
+    largest: int = 0
+    near: tuple[int, ...] = ()
     for node, own in zip(nodes, classes.of, strict=True):
         for o in node.operands:
             if id(o.source) in inside:
@@ -38,7 +39,7 @@ def nearest(nodes: Sequence[EinSum], classes: Classes) -> int | None:
             wide = [x for x in o.labels if node.axis(x).extent > 1]
             size = prod(node.axis(x).extent for x in wide)
             if wide and size > largest:
-                largest, near = size, own[wide[-1]]
+                largest, near = size, tuple(own[x] for x in reversed(wide))
     return near
 
 
@@ -47,7 +48,7 @@ def orders(classes: Classes, near: int | None) -> Iterator[Order]:
 
     Args:
         classes: The classes, with the block last among the rows.
-        near: See `nearest`.
+        near: The fastest class in memory; see `nearest`.
     """
     ranks = {c: ROW if c in classes.rows else INNER for c in classes.bounds}
     if near is not None and (near == classes.rows[-1] or ranks[near] == INNER):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from math import prod
 
 from einsql.core.records import dataclass
@@ -31,6 +32,12 @@ PARTS, LONGEST = 768, 768 * 2**9
 after another; then their sum is added and may be rescaled. This bounds the roundings by 2,048."""
 LEAST_ROWS = 48
 """Rows below which a block of complete rows reads the right sides too often."""
+ADJACENT = 256
+"""Least number of rows of a block across which neighbours in memory lie.
+
+Softmax by column of 8,000,000 numbers took, against node by node, 0.9 of the time with 896
+columns, 1.0 with 352, 1.4 with 112 and 2.7 with 13.
+"""
 PAD = 16
 """Padding elements after each row, so that rows do not map to the same cache lines."""
 
@@ -116,6 +123,10 @@ class Plan:
         return min(self.extent(c), parts.size)
 
 
+NARROW = "a block reads too few adjacent values"
+"""The reason why rows that are far apart in memory do not run together."""
+
+
 def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
     """Plans a group of nodes.
 
@@ -132,7 +143,8 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
     if classes is None:
         return "a result is read by other keys than it is written"
     extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
-    near = None if any(map(is_product, nodes)) else nearest(nodes, classes)
+    memory = () if any(map(is_product, nodes)) else nearest(nodes, classes)
+    near = memory[0] if memory else None
     blocks = sorted(classes.cut, key=lambda c: (-extent[c], -classes.cut.index(c)))
     blocks.sort(key=lambda c: c != near)
     for block in blocks:
@@ -144,8 +156,31 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
                     fits, _ = masks_fit(group)
                     if not fits:
                         return "their masks differ"
-                    return _sized(nodes, group, ordered) or "a block of rows exceeds the cache"
+                    plan = _sized(nodes, group, ordered)
+                    if plan is None:
+                        return "a block of rows exceeds the cache"
+                    return NARROW if _is_narrow(plan, memory) else plan
     return "no order of keys suits all of them" if blocks else "no key is common to all of them"
+
+
+def _is_narrow(plan: Plan, memory: Sequence[int]) -> bool:
+    """True if the operands are read across rows in pieces that are not worth it.
+
+    A block then reads short pieces of memory far apart. Single nodes read along the memory, and
+    read the same operand again, which costs less unless large values are passed in between.
+
+    Args:
+        plan: A plan.
+        memory: The classes of the largest operand; see `nearest`.
+    """
+    rows = plan.classes.rows
+    if not memory or memory[0] != plan.block or all(c in rows for c in memory):
+        return False
+    passes = any(not m.visible and not set(m.wide(m.node.keys)) <= set(rows) for m in plan.members)
+    if not passes or plan.rows < plan.extent(plan.block):
+        return not passes or plan.rows < ADJACENT
+    inner = takewhile(lambda c: c not in rows, memory[1:])  # adjacent to complete rows
+    return plan.rows * prod(map(plan.extent, inner)) < ADJACENT
 
 
 def _rows(classes: Classes, block: int) -> Iterator[Classes]:

@@ -6,6 +6,7 @@ from time import perf_counter
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Roots
+from einsql.optimizer.rewrite.canonical_order import CANONICAL_ORDER
 from einsql.optimizer.rewrite.computed_keys import SOLVE_KEYS
 from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
 from einsql.optimizer.rewrite.cse import SHARE
@@ -13,6 +14,7 @@ from einsql.optimizer.rewrite.domain_bounds import NARROW_AXES, PUSH_BOUNDS, UNI
 from einsql.optimizer.rewrite.filters import PULL_FILTER, PUSH_FILTER
 from einsql.optimizer.rewrite.fold_expressions import FOLD_CONSTANTS
 from einsql.optimizer.rewrite.fold_reductions import FOLD_REDUCTIONS
+from einsql.optimizer.rewrite.hoist_invariants import HOIST_INVARIANTS
 from einsql.optimizer.rewrite.inline_producers import FUSE_MAPS, INLINE_VIEWS
 from einsql.optimizer.rewrite.key_order import ORDER_KEYS
 from einsql.optimizer.rewrite.mixed_radix_factors import SHOW_DIGITS
@@ -52,9 +54,13 @@ _SIMPLIFY = (
 STAGES: tuple[Stage, ...] = (
     # Folds and inlines first; the domain of a producer follows from its readers' domains.
     Stage("simplify", (*_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
+    # Before rules that decide ties by order. Several sites keep the order of the statement, in
+    # which users read how its operands are cut.
+    Stage("arrange", (CANONICAL_ORDER,), 1, alone=True),
     # Before fusing, so that equal producers become one with several readers.
     Stage("share", (SHARE,), 1),
     Stage("fuse", (FUSE_MAPS, *_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
+    Stage("arrange", (CANONICAL_ORDER,), 1, alone=True),  # fusing leaves any order
     # After fusing, because only the remaining nodes need filters and contraction orders.
     Stage("order", (PUSH_FILTER, PULL_FILTER, FACTOR_ORDER), 4),
     Stage(
@@ -70,7 +76,9 @@ STAGES: tuple[Stage, ...] = (
         sited=True,
     ),
     # Without cuts, kernels run faster on views of computed results.
-    Stage("show", (SHOW_DIGITS, ORDER_KEYS, SHARE), 1, alone=True),
+    Stage(
+        "show", (SHOW_DIGITS, ORDER_KEYS, HOIST_INVARIANTS, SHARE, CANONICAL_ORDER), 1, alone=True
+    ),
 )
 
 GROUP_NODES = Rule(
