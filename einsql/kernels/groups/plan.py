@@ -30,6 +30,12 @@ PART = 2**10
 PARTS, LONGEST = 768, 768 * 2**9
 """Greatest number of parts of a row, and of its values. Up to 512 values of a part are added one
 after another; then their sum is added and may be rescaled. This bounds the roundings by 2,048."""
+BLOCKS, FEW_ROWS = 32, 64
+"""Least number of blocks of a group without products, so that all threads have work, and the
+number of rows below which a block is not cut for it.
+
+LogSumExp of 2500 rows of 2000 was one block, which ran on one thread (`benchmarks.spellings`).
+"""
 LEAST_ROWS = 48
 """Rows below which a block of complete rows reads the right sides too often."""
 ADJACENT = 256
@@ -255,11 +261,13 @@ def _laid_out(
     adjacent = not products and any(_is_across(m, classes.rows) for m in in_parts)
     if adjacent and rows > PAD:  # complete cache lines
         rows = rows // PAD * PAD
+    if not products and not adjacent:
+        rows = min(rows, max(FEW_ROWS, _rows_of(classes) // BLOCKS))
     rows = min(rows, extent)
     right = group if parts is None or parts.whole else in_parts
     if rows * row + sum(map(_right_bytes, right)) > LARGEST:
         return None
-    blocks = prod(classes.bounds[c][1] - classes.bounds[c][0] for c in classes.rows) // rows
+    blocks = _rows_of(classes) // rows
     if row > IN_CACHE and blocks < thread_pool.threads():  # single nodes cut long rows better
         return None
     strips = tuple(
@@ -293,6 +301,11 @@ def _laid_out(
         buffers=tuple(buffers),
         parts=parts,
     )
+
+
+def _rows_of(classes: Classes) -> int:
+    """The number of rows of all blocks."""
+    return prod(hi - lo for lo, hi in (classes.bounds[c] for c in classes.rows))
 
 
 def _is_across(m: Member, rows: Sequence[int]) -> bool:

@@ -71,16 +71,6 @@ def _is_view(node: EinSum) -> bool:
     return plain and node.is_elementwise and len(node.operands) == 1
 
 
-def _permuted(labels: tuple[str, ...], places: tuple[int, ...] | None) -> tuple[str, ...]:
-    return labels if places is None else tuple(labels[p] for p in places)
-
-
-def _is_view(node: EinSum) -> bool:
-    """True if a node reads one operand under other keys, which costs nothing."""
-    plain = all(isinstance(o.args[0], Value) for o in node.outputs)
-    return plain and node.is_elementwise and len(node.operands) == 1
-
-
 @dataclass(frozen=True, slots=True)
 class _Uses:
     """How readers use the keys of nodes, by id; maps pass on how they are read.
