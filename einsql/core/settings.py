@@ -10,9 +10,8 @@ from math import prod
 
 from einsql.core.machine import MOST_OF_MEMORY, Machine, memory
 from einsql.core.plan_text import PlanText
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
-from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
+from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity, plural
 from einsql.errors import OperationalError, ProgrammingError, suggest
 
 

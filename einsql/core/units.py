@@ -146,3 +146,18 @@ def duration(seconds: float) -> str:
 def data_size(nbytes: float) -> str:
     """A number of bytes, shown in full below a million and with a prefix above."""
     return f"{nbytes:,.0f} B" if nbytes < EXACT else f"{quantity(nbytes)}B"
+
+
+def plural(number: int, noun: str, several: str = "") -> str:
+    """A count with its noun.
+
+    Args:
+        number: The count.
+        noun: The noun in the singular.
+        several: The plural if it is not the singular with an `s`.
+
+    Example:
+        >>> plural(1, "cell"), plural(2000, "axis", "axes")
+        ('1 cell', '2,000 axes')
+    """
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsql.core.plural import plural
-from einsql.core.units import EXACT, data_size, duration, quantity
+from einsql.core.units import EXACT, data_size, duration, plural, quantity
 from einsql.explain.operations import CollectiveReport, OperationReport
 from einsql.explain.report import GraphReport
 

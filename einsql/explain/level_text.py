@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from einsql.core.plural import plural
-from einsql.core.units import duration
+from einsql.core.units import duration, plural
 from einsql.explain.cost_text import count
 from einsql.explain.levels import (
     ChoiceReport,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
-from einsql.core.plural import plural
-from einsql.core.units import data_size
+from einsql.core.units import data_size, plural
 from einsql.engine.spilling_executor import peak
 from einsql.engine.step import Step
 from einsql.explain.levels import LevelNode, LevelReport, StepsReport

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from einsql.core.plural import plural
-from einsql.core.units import duration
+from einsql.core.units import duration, plural
 from einsql.explain.cost_text import cost_lines
 from einsql.explain.level_text import level_lines
 from einsql.explain.levels import LevelsReport

@@ -22,9 +22,9 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import enclosing, extents, part, volumes
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
 from einsql.core.tables import Table
+from einsql.core.units import plural
 from einsql.errors import InterfaceError, ProgrammingError
 
 

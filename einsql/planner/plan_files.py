@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from einsql.core.plan_text import PlanText, Stamp
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
+from einsql.core.units import plural
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import Roots
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pins

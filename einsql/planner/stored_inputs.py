@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.lazy_module import LazyModule
-from einsql.core.plural import plural
 from einsql.core.settings import Settings, mesh_text, points
+from einsql.core.units import plural
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 
 if TYPE_CHECKING:

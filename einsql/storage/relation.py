@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.units import plural
 from einsql.errors import InterfaceError
 from einsql.storage.array_ownership import distinct as distinct  # re-exported for the statements
 from einsql.storage.fields import Fields, LocalFields

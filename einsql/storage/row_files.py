@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.core.plural import plural
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.units import plural
 from einsql.errors import DataError, InterfaceError, NotSupportedError
 from einsql.storage.fields import LocalFields
 from einsql.storage.files.mapped import refusing

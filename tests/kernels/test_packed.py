@@ -176,7 +176,7 @@ def both(
     guard: Expr = TRUE,
 ) -> Case:
     """A reduction over the last axis of two matrices."""
-    kinds = [dtype for a in arrays if (dtype := DType.of(a.dtype)) is not None]
+    kinds = [kind for a in arrays if (kind := DType.of(a.dtype)) is not None]
     (m, k), (n, _) = (a.shape for a in arrays)
     axes = (Axis("i", 0, m), Axis("j", 0, n), Axis("k", 0, k))
     operands = tuple(

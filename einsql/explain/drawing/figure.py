@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
-from einsql.core.units import duration, quantity
+from einsql.core.units import duration, plural, quantity
 from einsql.explain.operations import InputReport, OperationReport
 from einsql.explain.report import GraphReport
 

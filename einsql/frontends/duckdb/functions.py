@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from einsql.core import forks
-from einsql.core.plural import plural
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.frontends.duckdb import kernels
 from einsql.frontends.duckdb.kernels import Put

@@ -12,8 +12,8 @@ import numpy as np
 
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
-from einsql.core.plural import plural
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.engine.block_program import compiled
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.frontends.duckdb.tiles import Column, Lists, Shape, groups

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.core.plural import plural
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Compressed
+from einsql.core.units import plural
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
 from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import require

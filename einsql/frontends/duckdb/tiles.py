@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import DataError, ProgrammingError
 from einsql.storage.relation import MAX_AXES
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from einsql.core.plural import plural
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import Error
 from einsql.frontends.trace.arguments import NO_VALUE
 from einsql.frontends.trace.array import TracedArray, apply_, graph_of, implements, lifted

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core import forks
-from einsql.core.plural import plural
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.trace.arguments import leaves, mapped, rebuilt
 from einsql.frontends.trace.array import TracedArray, lifted

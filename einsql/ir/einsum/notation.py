@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
+from einsql.core.units import plural
 from einsql.errors import ProgrammingError
 
 

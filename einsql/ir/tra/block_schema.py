@@ -10,10 +10,10 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import common_volumes, split
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field
 from einsql.core.tables import Table
+from einsql.core.units import plural
 from einsql.errors import DataError, InternalError, ProgrammingError
 from einsql.ir.einsum.graph import Const, Expr, Label, Param, Value
 from einsql.ir.functions.casts import evaluated, failure_of

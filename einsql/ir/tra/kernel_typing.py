@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from einsql.core.plural import plural
 from einsql.core.schema import Field
 from einsql.core.tables import Table
+from einsql.core.units import plural
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import EinSum, Operand

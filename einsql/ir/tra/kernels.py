@@ -10,9 +10,9 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
 from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.units import plural
 from einsql.errors import ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value, cast
 from einsql.ir.einsum.notation import parse_spec

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 
 from einsql.core.dag import bottom_up, producers_first
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr, Input, call
 from einsql.ir.tra import kernel_typing

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from einsql.core.plural import plural
 from einsql.core.schema import Field, is_flag
+from einsql.core.units import plural
 from einsql.ir.einsum.graph import TRUE, EinSum, Input
 from einsql.ir.einsum.printer import format_expr, format_node
 from einsql.ir.tra import plan as tra

@@ -16,9 +16,9 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import volumes
-from einsql.core.plural import plural
 from einsql.core.schema import DType, Field, Schema
 from einsql.core.tables import Table
+from einsql.core.units import plural
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.graph import Expr
 from einsql.ir.einsum.partial_states import state_fields

@@ -311,32 +311,3 @@ def dots(
         return context.get_dummy_value()
 
     return types.void(rows, lanes, width, depth, left, right, out, one), generate
-
-
-@intrinsic
-def add_rows(_: Any, lanes: Any, rows: Any, first: Any, down: Any, sums: Any, one: Any) -> Any:
-    """Adds neighbouring elements of some rows to each other, and to running sums in DOUBLE.
-
-    Args:
-        lanes: How many elements; like the next one a literal.
-        rows: How many rows, a power of two; they are added in pairs, in DOUBLE.
-        first: Address of the first row's.
-        down: From a row to the next, in bytes.
-        sums: Address of the sums.
-        one: A number of the elements' type.
-    """
-    if not all(isinstance(a, types.IntegerLiteral) for a in (lanes, rows)):
-        return None
-    high, many = rows.literal_value, lanes.literal_value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        floats, wide = (_Floats(builder, kind, many) for kind in (one, types.float64))
-        terms = [floats.load(floats.at(args[2], (args[3], WORD(m)))) for m in range(high)]
-        if floats.size < wide.size:
-            terms = [builder.fpext(t, wide.vector) for t in terms]
-        while len(terms) > 1:
-            terms = [builder.fadd(a, b) for a, b in zip(terms[::2], terms[1::2], strict=True)]
-        floats.store(builder.fadd(wide.load(args[4]), terms[0]), args[4])
-        return context.get_dummy_value()
-
-    return types.void(lanes, rows, first, down, sums, one), generate

@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
+from einsql.core.units import plural
 from einsql.errors import suggest
 from einsql.ir.spmd.program import COPIES
 from einsql.optimizer.decomposition.objective import cell_bytes

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core.bfloat16 import stored
-from einsql.core.plural import plural
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.settings import MOST_SITES, mesh_text
+from einsql.core.units import plural
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import fresh
 from einsql.ir.einsum.kept_sums import PART

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.core.plural import plural
 from einsql.core.schema import Schema
+from einsql.core.units import plural
 from einsql.errors import DataError, IntegrityError
 from einsql.session.statements.target import changed, key_text, types_of
 from einsql.storage.files.rows import Batch, Rows

@@ -10,8 +10,8 @@ from sqlglot import exp
 
 from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
-from einsql.core.plural import plural
 from einsql.core.schema import DType, Key, valid
+from einsql.core.units import plural
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Call, Const, EinSum, ParameterInput, Value
 from einsql.ir.functions.casts import cast_array, cast_failure

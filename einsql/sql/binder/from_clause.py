@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from einsql.core.plural import plural
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import (
     DataError,
     ProgrammingError,

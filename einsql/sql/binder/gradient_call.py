@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from einsql.core.mappings import memoized
-from einsql.core.plural import plural
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import (
     OF_A_TABLE,
     ForeignNameError,

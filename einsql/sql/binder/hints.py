@@ -6,8 +6,8 @@ from math import prod
 
 from sqlglot import exp
 
-from einsql.core.plural import plural
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label
 from einsql.sql.binder.context import Joining

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sqlglot import exp
 
-from einsql.core.plural import plural
+from einsql.core.units import plural
 from einsql.errors import ProgrammingError
 from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.scope.relation import Relation, TileRelation, deduplicated

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from einsql.core.plural import plural
 from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.units import plural
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Input, PartInput
 from einsql.ir.einsum.intervals import interval
