@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.matrices import Array, connected, random
+from benchmarks.matrices import Array, connected, pytorch, random
 from benchmarks.measure import measure
 from benchmarks.report import Finding, Section, against
-from einsql.kernels.runtime import thread_pool
 
 N = 4096
 OF_TORCH, OF_NUMPY = 1.0, 3.0
@@ -112,10 +111,7 @@ CASES = {
 
 def maps() -> Section:
     """4096² float32 and float64 numbers."""
-    try:
-        import torch
-    except ImportError:
-        torch = None
+    torch = pytorch()
     findings = []
     for dtype in (np.float32, np.float64):
         x = random(N, N).astype(dtype)
@@ -141,7 +137,6 @@ def _compare(name: str, case: Case, x: Array, con: Any, torch: Any) -> list[Find
         "numpy": lambda: case.numpy(x),
     }
     if torch is not None:
-        torch.set_num_threads(thread_pool.threads())
         tensor = torch.from_numpy(x)
         contestants["torch"] = lambda: case.torch(torch, tensor)
         if case.into is not None:
