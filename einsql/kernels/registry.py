@@ -290,10 +290,14 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
     """The kernels for nodes with arithmetic, the preferred one first."""
     if jit == "never":
         return (VECTOR,)
-    moves = vector.is_gather(node) and node.points <= vector.GATHER_BLOCK
-    if jit != "always" and (_interpreted(node) <= SMALL or moves):
+    if jit != "always" and (_interpreted(node) <= SMALL or _moves(node)):
         return (VECTOR,)
     return (PACKED, LOOPS, VECTOR)
+
+
+def _moves(node: EinSum) -> bool:
+    """True if a node copies rows by number, of which one block has all."""
+    return vector.is_gather(node) and node.points <= vector.GATHER_BLOCK
 
 
 def _interpreted(node: EinSum) -> int:

@@ -36,7 +36,9 @@ def _room(frame: FrameType) -> str:
 def _is_handed_in(caller: FrameType, callee: FrameType) -> bool:
     """True if the caller was given the function: a callback, a generator, an override."""
     nested = "<locals>" in callee.f_code.co_qualname or callee.f_code.co_name.startswith("<")
-    return nested or _room(caller) == "core" or callee.f_code.co_name in ("__iter__", "part")
+    return (
+        nested or _room(caller) == "core" or callee.f_code.co_name in ("__iter__", "part", "tick")
+    )
 
 
 def upward(work: Callable[[], object]) -> Counter[tuple[str, str]]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
+
+if TYPE_CHECKING:
+    import hashlib
+    import json
+else:  # loaded with the first kernel
+    hashlib, json = LazyModule("hashlib"), LazyModule("json")
 
 
 @dataclass(frozen=True, slots=True)

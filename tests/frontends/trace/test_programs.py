@@ -29,7 +29,8 @@ def same(fn: Callable[..., Any], *arrays: Any, **options: Any) -> einsql.Traced:
 
 def kernels(traced: einsql.Traced) -> list[str]:
     plan = str(traced.explain())
-    return [line.split()[1] for line in plan.partition("-- steps\n")[2].splitlines()]
+    steps = plan.partition("-- steps\n")[2].splitlines()
+    return [line.split()[1] for line in steps if not line.startswith(" ")]  # without reasons
 
 
 def matmul(x: Array, w: Array) -> Array:
