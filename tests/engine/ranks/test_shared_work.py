@@ -95,7 +95,7 @@ def store(
 ) -> None:
     """Stores a tensor of small whole numbers with a declared cut."""
     chance = np.random.default_rng(sum(map(ord, name)))
-    array = chance.integers(-3, 4, tuple(keys.values())).astype(dtype)
+    array: np.ndarray = chance.integers(-3, 4, tuple(keys.values())).astype(dtype)
     con.register("given", array, dims=tuple(keys))
     shown = ", ".join([*keys, "val"])
     con.execute(f"CREATE TENSOR {name} {cut} AS SELECT {shown} FROM given")
