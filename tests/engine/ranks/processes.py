@@ -27,12 +27,16 @@ def descendants(pid: int) -> list[int]:
     return [p for p in found[1:] if not _compiles(p)]
 
 
-def descriptors() -> set[str]:
-    """The numbers and files of this process's descriptors, but for pipes to compiler processes."""
+def descriptors(compilers: bool = True) -> set[str]:
+    """The numbers and files of this process's descriptors.
+
+    Args:
+        compilers: Whether pipes to running compiler processes are among them.
+    """
     shared: set[str] = set()
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and _compiles(int(entry.name)):
-            shared |= {target for _, target in _files(entry.path)}
+        if not compilers and entry.name.isdigit() and _compiles(int(entry.name)):
+            shared |= {target for _, target in _files(entry.path) if target.startswith("pipe:")}
     return {
         f"{number} {target}"
         for number, target in _files("/proc/self")
