@@ -15,8 +15,9 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, rewrite
 from einsql.ir.einsum.intervals import interval
-from einsql.kernels.loops.expressions import Points, typed
+from einsql.kernels.loops.expressions import typed
 from einsql.kernels.loops.loop_nest import LEAST_PIECE, Nest, by_constant
+from einsql.kernels.loops.points import Points
 from einsql.kernels.scalars import labels_read
 
 _LARGEST = 2**62
