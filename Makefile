@@ -55,9 +55,9 @@ optimality: $(VENV)/.dev  ## measure how far from the best cut searches end
 fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 	$(BIN)/python -m tests.fuzz --queries $(N)
 
-properties: $(VENV)/.dev  ## run the property tests on all examples, drawn anew
-	EINSQL_EXAMPLES_DRAWN=new $(BIN)/pytest tests/kernels tests/engine tests/storage tests/optimizer tests/frontends/console \
-	    tests/ir/test_tra.py tests/explain/test_plan_page.py
+properties: $(VENV)/.dev  ## run the property tests and samples on all examples, drawn anew
+	EINSQL_EXAMPLES_DRAWN=new $(BIN)/pytest tests/documents tests/engine tests/explain tests/frontends tests/hybrid \
+	    tests/ir tests/kernels tests/optimizer tests/planner tests/sql tests/storage tests/support
 
 gradients: $(VENV)/.dev  ## compare 5000 random gradients with differences, 200 with torch.autograd
 	$(BIN)/python -m tests.ir.autodiff.campaign --losses 5000 --torch 200

@@ -15,6 +15,7 @@ from docs.builder import page as pages
 from docs.builder.page import BuildError, build
 from docs.builder.recorded import recorded
 from docs.builder.source import PAGE, ROOT, chapters, fingerprint, read
+from tests.support.samples import sample
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -77,12 +78,14 @@ def check(text: str, folder: Path) -> None:
 
 def test_every_block_runs_and_gives_what_its_chapter_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    given = [c for c in chapters() if not c.needs_model]
-    assert len(given) == len(chapters()) - 1
+    whole = [c for c in chapters() if not c.needs_model]
+    assert len(whole) == len(chapters()) - 1
+    given = sample(whole[:4], whole)  # no chapter reads what a later one makes
     text = build(given, quick=True)
-    check(text, ROOT / "docs")
-    assert text.count("<svg") > 10
-    assert text.count('class="error"') == 1
+    others = {c.name for c in chapters()} - {c.name for c in given}
+    check(text, ROOT / "docs", of_others=anchors(PAGE.read_text(encoding="utf-8"), others))
+    assert text.count("<svg") > sample(3, 10)
+    assert text.count('class="error"') == sample(0, 1)
 
 
 def test_the_page_that_is_there_is_whole_and_of_these_chapters() -> None:

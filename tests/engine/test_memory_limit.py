@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from einsql.storage.memory.spill_files import Space, is_mapped, sweep
 from einsql.storage.memory.temp_directory import in_memory
 from einsql.storage.objects import Tensor
 from tests.support.oracle.campaign import campaign
+from tests.support.samples import sample
 
 LIMIT = 200_000
 PRODUCT = "SELECT x.i, y.k, SUM(x.val * y.val) AS val FROM x JOIN y USING (j) GROUP BY x.i, y.k"
@@ -55,8 +57,13 @@ def connection(dtype: type, **config: object) -> einsql.Connection:
     return con
 
 
-@pytest.mark.parametrize("jit", ["never", "auto"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("dtype", "jit"),
+    sample(
+        [(np.float32, "never"), (np.float64, "auto")],
+        list(product([np.float32, np.float64], ["never", "auto"])),
+    ),
+)
 def test_answers_do_not_depend_on_the_limit(dtype: type, jit: str, tmp_path: Path) -> None:
     whole = connection(dtype, jit=jit)
     few = connection(dtype, jit=jit, memory_limit=f"{LIMIT}B", temp_directory=str(tmp_path / "t"))

@@ -20,12 +20,13 @@ import pyarrow as pa
 import pytest
 
 import einsql
+from tests.support.samples import sample
 
 INTERRUPTS = int(os.environ.get("EINSQL_INTERRUPTS", "0"))
 """How many interrupts at random instants there are; they take a minute for each hundred."""
 # Ctrl-C may come in a finaliser, which Python tells of and goes on, or between open() and `with`.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-EVERY = 17
+EVERY = sample(61, 17)
 """One in so many lines is interrupted."""
 ROWS = 200_000
 
@@ -61,7 +62,7 @@ def ctrl_c() -> Iterator[None]:
     def send() -> None:
         time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
-        while not came.wait(2):
+        while not came.wait(0.5):
             os.kill(os.getpid(), signal.SIGINT)
 
     sender = threading.Thread(target=send)

@@ -10,6 +10,7 @@ import pytest
 
 import einsql
 from einsql.hybrid import hybrid_plan
+from tests.support.samples import sample
 
 FRAGMENTS = (
     "SELECT e.dst, x.f, SUM(x.val) AS val FROM edges e JOIN x ON x.n = e.src GROUP BY e.dst, x.f",
@@ -85,7 +86,9 @@ def _sorted(rows: list[Any]) -> list[str]:
     return sorted(repr(tuple(float(v) if isinstance(v, float) else v for v in r)) for r in rows)
 
 
-@pytest.mark.parametrize(("seed", "edges"), [(1, 40), (2, 7), (3, 1), (4, 0)])
+@pytest.mark.parametrize(
+    ("seed", "edges"), sample([(1, 40), (4, 0)], [(1, 40), (2, 7), (3, 1), (4, 0)])
+)
 def test_equal_to_duckdb(seed: int, edges: int) -> None:
     ours, theirs = _both(seed, edges)
     for sql in FRAGMENTS + OTHERS:

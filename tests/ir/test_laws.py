@@ -32,6 +32,7 @@ from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import KeyTuple, equal_cuts, over_keys
 from einsql.ir.tra.kernels import VALUE, Tile
 from tests.support.relations import by_reference
+from tests.support.samples import sample
 from tests.support.sites import on_sites
 
 Origin = frozenset[object]
@@ -290,7 +291,7 @@ def at(expr: Expr, key: KeyTuple) -> int:
     return int(over_keys(expr, np.array([key], np.int64).reshape(1, len(key)))[0])
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", sample([3], range(4)))
 def test_laws_give_the_sites_of_every_array(part: int) -> None:
     done: Counter[str] = Counter()
     for seed in range(part * 100, part * 100 + 100):

@@ -11,6 +11,7 @@ import pytest
 import einsql
 from einsql.kernels import groups
 from einsql.kernels.groups import plan
+from tests.support.samples import sample
 
 EXTENTS = {"h": 3, "s": 37, "t": 45, "d": 16}
 SCORES = """x AS (SELECT {keys}, SUM(q.val * k.val) / 4 AS val
@@ -87,7 +88,9 @@ def _compare(con: einsql.Connection, sql: str, keys: str, wanted: np.ndarray, ax
 
 
 @pytest.mark.parametrize("where", ["", CAUSAL])
-@pytest.mark.parametrize("layouts", [("hsd", "htd"), ("shd", "thd"), ("hds", "tdh")])
+@pytest.mark.parametrize(
+    "layouts", sample([("shd", "thd")], [("hsd", "htd"), ("shd", "thd"), ("hds", "tdh")])
+)
 def test_attention_is_one_group_in_every_order(
     con: einsql.Connection, where: str, layouts: tuple[str, str]
 ) -> None:
@@ -123,7 +126,7 @@ def test_cross_entropy_is_one_group_in_every_order(con: einsql.Connection, where
         _compare(con, sql, last, wanted, "hs")
 
 
-@pytest.mark.parametrize("layout", list(map("".join, permutations("hst"))))
+@pytest.mark.parametrize("layout", sample(["hst", "tsh"], list(map("".join, permutations("hst")))))
 def test_norms_give_the_same_in_every_order_and_layout(con: einsql.Connection, layout: str) -> None:
     """Softmax is one group. Layer norm is one unless it reads across rows and passes no matrix."""
     _register(con, x=layout)

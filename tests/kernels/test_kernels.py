@@ -41,6 +41,7 @@ from einsql.kernels.vectorized.vector import compile_vector
 from einsql.kernels.vectorized.views import VIEWS
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, cases, check, lay_out, no_tick, random_array
+from tests.support.samples import sample
 
 D, F, H, I64 = DType.DOUBLE, DType.FLOAT, DType.HALF, DType.BIGINT
 
@@ -135,11 +136,11 @@ def operations(draw: st.DrawFn) -> Case:
 
 
 EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
-    VIEWS.name: (copies(), 100),
-    CONTRACTION.name: (products(), 300),
-    VECTOR.name: (st.one_of(cases(), operations(), gathers()), 600),
-    WINDOWS.name: (convolutions(), 60),
-    SEGMENTS.name: (segments(), 30),
+    VIEWS.name: (copies(), sample(30, 100)),
+    CONTRACTION.name: (products(), sample(100, 300)),
+    VECTOR.name: (st.one_of(cases(), operations(), gathers()), sample(120, 600)),
+    WINDOWS.name: (convolutions(), sample(20, 60)),
+    SEGMENTS.name: (segments(), sample(12, 30)),
     "loops": (products(), 3),  # has a test file of its own
 }
 OWN = {"running": "test_running.py", "sparse": "test_sparse.py", "packed": "test_packed.py"}
@@ -173,7 +174,7 @@ def test_kernel(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("near", [0, 2**16], ids=["sorted", "scattered"])
 def test_segments_on_two_threads(near: int) -> None:
-    @settings(max_examples=15)
+    @settings(max_examples=sample(5, 15))
     @given(segments())
     def answers(case: Case) -> None:
         runner = SEGMENTS.match(case.node)
@@ -190,14 +191,14 @@ def test_segments_on_two_threads(near: int) -> None:
         answers()
 
 
-@settings(max_examples=150)
+@settings(max_examples=sample(50, 150))
 @given(cases())
 def test_registry_without_a_compiler(case: Case) -> None:
     runner = compile_node(case.node, jit="never").run
     check(case, runner)
 
 
-@settings(max_examples=100)
+@settings(max_examples=sample(40, 100))
 @given(cases(), st.integers(1, 6))
 def test_vector_in_blocks(case: Case, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -205,7 +206,7 @@ def test_vector_in_blocks(case: Case, size: int) -> None:
         check(case, compile_vector(case.node))
 
 
-@settings(max_examples=200)
+@settings(max_examples=sample(60, 200))
 @given(products(), st.sampled_from([1, 32]), st.sampled_from([0.0, 3.5e-10, 1.0]))
 def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -456,7 +457,7 @@ def test_an_embedding_lookup_takes_rows() -> None:
     np.testing.assert_array_equal(runner(operands, no_tick)["val"], e[rows - 1].T)
 
 
-@settings(max_examples=200)
+@settings(max_examples=sample(60, 200))
 @given(st.one_of(cases(), copies(), products(), operations(), gathers(), segments()))
 def test_only_views_alias_operands(case: Case) -> None:
     """What says which inputs a result may show relies on it."""

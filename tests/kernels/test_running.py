@@ -33,6 +33,7 @@ from einsql.kernels.registry import RUNNING, compile_node
 from einsql.kernels.vectorized import running
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, random_array
+from tests.support.samples import sample
 
 B, I32, I64, F, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.FLOAT, DType.DOUBLE
 FLAG = Output(PRESENT, (TRUE,), B, "bool_or")
@@ -109,7 +110,7 @@ def running_nodes(draw: st.DrawFn) -> Case:
     return Case(node, tuple(arrays))
 
 
-@settings(PROPERTY, max_examples=300)
+@settings(PROPERTY, max_examples=sample(80, 300))
 @given(case=running_nodes())
 def test_any_running_reduction(case: Case) -> None:
     runner = RUNNING.match(case.node)

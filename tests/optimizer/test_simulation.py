@@ -30,6 +30,7 @@ from einsql.storage.fields import Fields
 from tests.engine.test_sites import QUERIES, connection, explained
 from tests.support.networks import FFNN, connected, ffnn, transformer
 from tests.support.plans import planned
+from tests.support.samples import sample
 
 NETWORKS = {
     "ffnn": (ffnn(24, 16, 12, 8), FFNN),
@@ -80,7 +81,7 @@ def random_cluster(pick: Random) -> Topology:
 # ---- bytes
 
 
-@pytest.mark.parametrize("sites", [2, 3, 4, 8])
+@pytest.mark.parametrize("sites", sample([4], [2, 3, 4, 8]))
 def test_sites_send_in_a_simulation_what_they_send_in_a_run(sites: int) -> None:
     cases = [(connection(sites, s), q) for q in QUERIES for s in ("eindecomp", "paper", "equal")]
     for tensors, sql in NETWORKS.values():

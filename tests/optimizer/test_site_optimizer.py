@@ -18,6 +18,7 @@ from einsql.optimizer.decomposition.vectors import viable
 from einsql.optimizer.site_optimizer import SitePlan
 from einsql.optimizer.tra import RULES
 from tests.support.plans import planned, tree_of
+from tests.support.samples import sample
 
 PRODUCT = """SELECT a.i, b.k, SUM(a.val * b.val) AS val FROM a, b WHERE a.j = b.j
 GROUP BY a.i, b.k"""
@@ -99,7 +100,7 @@ def test_rules_never_make_a_plan_costlier_and_disabling_a_named_rule_changes_the
     """Random chains of products of tensors with declared cuts."""
     choose = random.Random(5)
     applied = 0
-    for _ in range(10):
+    for _ in range(sample(3, 10)):
         n, m, k, width = (choose.choice([32, 64, 96, 128, 512]) for _ in range(4))
         parts = [choose.choice([1, 2, 4]) for _ in range(6)]
         _stored(con, "a", "ij", (n, m), f"i {parts[0]}, j {parts[1]}")

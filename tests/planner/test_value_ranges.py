@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import duckdb
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import sample
 
 ROWS = 30
 EMBEDDED = "SELECT i.s AS s, e.d AS d, e.val AS val FROM ids i JOIN emb e ON e.v = i.val"
@@ -39,6 +41,9 @@ CONTENTS = {
     "far": [2**40, -(2**40), 7, 7, 12, 3],
 }
 
+EACH = list(product(QUERIES, CONTENTS, (1, 4)))
+DIAGONAL = [EACH[(2 * len(CONTENTS) + 3) * n % len(EACH)] for n in range(2 * len(QUERIES))]
+"""Each query twice, each time with other contents: both numbers of sites meet all contents."""
 rng = np.random.default_rng(5)
 EMB = rng.integers(-8, 8, (ROWS, 4)).astype(np.float32)
 W = rng.integers(-8, 8, (4, 3)).astype(np.float32)
@@ -68,17 +73,17 @@ def is_dense(con: einsql.Connection, sql: str) -> bool:
     return "present" not in str(con.explain(sql))
 
 
-@pytest.mark.parametrize("sites", [1, 4])
-@pytest.mark.parametrize("contents", CONTENTS)
-@pytest.mark.parametrize("sql", QUERIES)
+@pytest.mark.parametrize(("sql", "contents", "sites"), sample(DIAGONAL, EACH))
 def test_registered_ids(sql: str, contents: str, sites: int) -> None:
     ids = CONTENTS[contents]
     con = connected(np.array(ids), sites)
     assert sorted(con.execute(sql).fetchall()) == expected(sql, list(ids))
 
 
-@pytest.mark.parametrize("sites", [1, 4])
-@pytest.mark.parametrize("sql", QUERIES)
+@pytest.mark.parametrize(
+    ("sql", "sites"),
+    sample([(sql, (1, 4)[n % 2]) for n, sql in enumerate(QUERIES)], list(product(QUERIES, (1, 4)))),
+)
 def test_changed_arrays(sql: str, sites: int) -> None:
     ids = np.array(CONTENTS["inside"])
     con = connected(ids, sites)

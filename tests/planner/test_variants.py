@@ -21,6 +21,7 @@ from einsql.planner.plan_cache import PlanCache
 from einsql.sql.parameters.runtime_inputs import NOTHING
 from tests.support.plans import cached, tree_of
 from tests.support.plans import planned as planned_with
+from tests.support.samples import sample
 
 SOFTMAX = """
 WITH e AS (SELECT t, d, EXP(val - MAX(val) OVER (PARTITION BY t)) AS val FROM x)
@@ -251,7 +252,7 @@ def outcome(con: einsql.Connection, sql: str, parameters: Sequence[object]) -> o
         return type(error), str(error)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sample(12, 60), deadline=None)
 @given(st.sampled_from(STATEMENTS), st.lists(SHAPES, min_size=2, max_size=8), st.data())
 def test_reused_plans_are_as_fresh_ones(
     sql: str, shapes: list[tuple[int, int]], data: st.DataObject

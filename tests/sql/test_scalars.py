@@ -11,6 +11,7 @@ import pytest
 
 import einsql
 from einsql.core.bfloat16 import narrow, rounded
+from tests.support.samples import sample
 
 NAN, INF = math.nan, math.inf
 TYPES = {"b": "BOOLEAN", "y": "TINYINT", "n": "INTEGER", "m": "BIGINT", "f": "FLOAT", "d": "DOUBLE"}
@@ -259,8 +260,8 @@ def _cast(value: np.generic, source: str, target: str) -> object:
     return row[0]
 
 
-N = 5000
-FEW = 1500
+N = sample(1500, 5000)
+FEW = sample(1100, 1500)  # beyond the interpreter's limit of recursion
 """Elements of chains that are read as longer ones are: more than Python's frames may be deep."""
 NUMBERS = ", ".join(map(str, range(FEW)))
 CHAINS = [

@@ -23,6 +23,7 @@ from tests.sql.test_tiles import X, Y
 from tests.sql.test_tiles import con as alone  # a fixture
 from tests.sql.test_tiles_on_sites import STATEMENTS, plan_of, product, result
 from tests.sql.test_tiles_random import M, random_select
+from tests.support.samples import sample
 from tests.support.sites import assert_same, meaning, random_relation
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
@@ -44,7 +45,7 @@ def assert_same_run(here: SiteRun, there: SiteRun) -> None:
 def test_random_plans_mean_the_same(connected: Connected, count: int) -> None:
     con = connected(count)
     moved = 0
-    for seed in range(36):
+    for seed in range(sample(12, 36)):
         pick = Random(seed)
         relation = random_relation(pick)
         sites = count * pick.randint(1, 2)
@@ -55,7 +56,7 @@ def test_random_plans_mean_the_same(connected: Connected, count: int) -> None:
         assert_same(dict(run.blocks), meaning(relation))
         assert sum(run.sent) == sum(run.received) == there.bytes_sent
         moved += there.bytes_sent > 0
-    assert moved >= 6
+    assert moved >= sample(2, 6)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -92,7 +93,7 @@ def test_random_selects_send_what_is_predicted(connected: Connected, count: int)
     con = connected(count)
     con.register("s", M, ("i", "j"))
     con.execute("CREATE TENSOR m AS SELECT i, j, val FROM s")
-    for seed in range(2000, 2015):
+    for seed in range(2000, sample(2005, 2015)):
         sql, wanted = random_select(Random(seed))
         rows = con.execute(sql).fetchall()
         assert [row[:-1] for row in rows] == list(wanted), sql

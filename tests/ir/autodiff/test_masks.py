@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ir.autodiff.differences import connected, gradient
+from tests.support.samples import sample
 
 ROWS = {
     "logsumexp": "SELECT i, LOGSUMEXP(val) AS val FROM x GROUP BY i",
@@ -52,6 +53,15 @@ DROPPED = {
     "low": [-1e4, -2e4, -3e4],
 }
 
+SECOND = [("mask", True), ("two steps", True)]
+EACH = [(r, *d) for r in ROWS for d in [*((d, False) for d in DROPS), *SECOND]]
+SOME = [
+    *((r, list(DROPS)[n % len(DROPS)], False) for n, r in enumerate(ROWS)),
+    *((r, "mask", True) for r in ("logsumexp", "extremes", "maps")),
+    ("softmax", "two steps", True),
+]
+"""Each value of a row with one of what is dropped, and each of what is dropped with several."""
+
 
 def losses(rows: str, drop: str, second: bool) -> str:
     query = f"WITH r AS ({ROWS[rows]}), loss AS ({DROPS[drop]})"
@@ -66,10 +76,7 @@ def arrays(row: list[float]) -> dict[str, tuple[str, np.ndarray]]:
     return {"x": ("ij", x), "m": ("i", np.array([1.0, 0.0, 2.0, 1.0]))}
 
 
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(
-    ("drop", "second"), [*((d, False) for d in DROPS), ("mask", True), ("two steps", True)]
-)
+@pytest.mark.parametrize(("rows", "drop", "second"), sample(SOME, EACH))
 def test_what_is_dropped_counts_for_nothing(rows: str, drop: str, second: bool) -> None:
     query = losses(rows, drop, second)
     wanted = gradient(connected(arrays([0.5, 1.5, -0.4])), query, "x")

@@ -28,12 +28,13 @@ from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, Runner, cases, check
 from tests.kernels.test_kernels import copies, products
 from tests.support.oracle.campaign import campaign
+from tests.support.samples import sample
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NUMBA_ENABLE_CUDASIM") != "1", reason="the simulator is not chosen"
 )
 
-EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", sample("8", "25")))
 
 
 def runner(node: EinSum, memory: Memory, least: int = 16) -> Runner:

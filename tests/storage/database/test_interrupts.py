@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import einsql
+from tests.support.samples import sample
 
 INVOLVED = ("_commit", "_end", "_follow_rows", "_show", "begin", "commit", "put", "statement")
 """Functions around DuckDB's commit, where memory and file may differ."""
-EVERY = 5
+EVERY = sample(19, 5)
 """One in so many lines is interrupted."""
 
 

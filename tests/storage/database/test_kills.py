@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 
 from tests.storage.database.victim import kills
+from tests.support.samples import sample
 
 MANY = 100
 """Kills from which on half of them must fall into the time that matters; fewer may miss it."""
 
 
 def test_killed_commits_are_there_whole_or_not_at_all(path: str) -> None:
-    times = int(os.environ.get("EINSQL_KILLS", "10"))
+    times = int(os.environ.get("EINSQL_KILLS", sample("4", "10")))
     seed = int(os.environ.get("EINSQL_SEED", "1"))
     commits, places = kills(path, times, seed)
     print(f"{times} kills, seed {seed}, {commits} commits, {dict(places)}")

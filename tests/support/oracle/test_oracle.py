@@ -14,6 +14,7 @@ from tests.support.oracle.coverage import missed
 from tests.support.oracle.data import random_database
 from tests.support.oracle.everywhere import everywhere
 from tests.support.oracle.generate import Generator
+from tests.support.samples import sample
 
 QUERIES = 50
 LEAST_IN_FRAGMENT = 0.9
@@ -28,7 +29,7 @@ def healthy(report: Report) -> None:
     assert report.verdicts["refused"] <= MOST_EMPTY * report.queries, report.text()
 
 
-@pytest.mark.parametrize("seed", range(1, 8))
+@pytest.mark.parametrize("seed", sample(range(1, 3), range(1, 8)))
 def test_random_queries_agree_with_duckdb(seed: int) -> None:
     healthy(campaign(QUERIES, seed, repros=2))
 
@@ -37,7 +38,7 @@ def test_compiled_kernels_agree_with_duckdb() -> None:
     healthy(campaign(QUERIES, 101, settings={"jit": "auto"}, repros=0))
 
 
-@pytest.mark.parametrize("seed", range(200, 204))
+@pytest.mark.parametrize("seed", sample([201], range(200, 204)))
 def test_answers_depend_neither_on_sites_nor_on_strategy(seed: int) -> None:
     """Every query runs in eight ways; `make everywhere` runs 2000 queries in more than fifty."""
     found = everywhere(25, seed, sample=True)
@@ -45,7 +46,7 @@ def test_answers_depend_neither_on_sites_nor_on_strategy(seed: int) -> None:
     assert found.moved
 
 
-@pytest.mark.parametrize("seed", [301, 302, 303])
+@pytest.mark.parametrize("seed", sample([301], [301, 302, 303]))
 def test_queries_run_as_blocks_agree_with_duckdb(seed: int) -> None:
     report = campaign(30, seed, settings={"jit": "never", "level": "blocks"}, repros=2)
     assert not report.findings, report.text()
