@@ -9,7 +9,6 @@ from itertools import takewhile
 
 from einsql.core.records import dataclass
 
-
 _MODEL = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 """Lines of Linux's description of a processor that say what code it runs."""
 
