@@ -87,10 +87,10 @@ def test_every_block_runs_and_gives_what_its_chapter_says(monkeypatch: pytest.Mo
     monkeypatch.chdir(ROOT)
     whole = [c for c in chapters() if not c.needs_model]
     assert len(whole) == len(chapters()) - 1
-    given = sample(whole[:4], whole)  # no chapter reads what a later one makes
+    given = sample(whole[:3], whole)  # no chapter reads what a later one makes
     text = build(given, quick=True)
     check(text, ROOT / "docs", Elements(PAGE.read_text(encoding="utf-8")).ids)
-    assert text.count("<svg") >= sample(3, 11)
+    assert text.count("<svg") >= sample(2, 11)
     assert text.count('class="error"') == sample(0, 1)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import combinations
 
 SHAPES = {"x": ("ij", (6, 5)), "y": ("jk", (5, 4)), "row": ("ij", (1, 5)), "one": ("jk", (1, 1)),
           "wide": ("ij", (3, 3000)), "high": ("jk", (3000, 2)), "v": ("k", (4,))}  # fmt: skip
@@ -54,9 +55,14 @@ def spelled(rows: list[tuple[Any, ...]], dtype: type) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("jit", ["never", "always"])
-@pytest.mark.parametrize("pair", [("x", "y"), ("row", "y"), ("row", "one"), ("wide", "high")])
+@pytest.mark.parametrize(
+    ("pair", "jit", "dtype"),
+    combinations(
+        [("x", "y"), ("row", "y"), ("row", "one"), ("wide", "high")],
+        ["never", "always"],
+        [np.float32, np.float64],
+    ),
+)
 def test_a_zero_sum_has_duckdbs_sign(pair: tuple[str, str], jit: str, dtype: type) -> None:
     duck = duckdb.connect()
     cons = [connection(dtype, jit, sites, 3) for sites in (1, 3)]

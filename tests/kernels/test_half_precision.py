@@ -34,6 +34,7 @@ from einsql.kernels.vectorized.vector import compile_vector
 from tests.kernels.indexed import convolutions, segments
 from tests.kernels.nodes import Case, Runner, cases, check, no_tick
 from tests.kernels.test_kernels import products
+from tests.support.samples import combinations
 
 Compile = Callable[[EinSum], Runner]
 BF, H, F, D = DType.BFLOAT16, DType.HALF, DType.FLOAT, DType.DOUBLE
@@ -67,8 +68,9 @@ def _as(array: np.ndarray, dtype: DType, short: DType) -> np.ndarray:
     return narrow(array) if short is BF else array.astype(np.float16)
 
 
-@pytest.mark.parametrize("kind", ["products", "windows", "segments"])
-@pytest.mark.parametrize("short", [BF, H])
+@pytest.mark.parametrize(
+    ("kind", "short"), combinations(["products", "windows", "segments"], [BF, H])
+)
 def test_kernels_of_floats(kind: str, short: DType) -> None:
     strategy = {
         "products": products(dtypes=(F,)),

@@ -17,6 +17,7 @@ from einsql.optimizer.decomposition.refinement import refine
 from einsql.optimizer.decomposition.seconds import _overlap
 from einsql.optimizer.decomposition.vectors import products, viable
 from tests.optimizer.problems import Builder, random_problem
+from tests.support.samples import combinations
 
 SLOW_NETWORK = Machine(network=1e6, latency=1e-4)
 OBJECTIVES = ("floats", "seconds", "seconds, slow network")
@@ -185,8 +186,7 @@ def test_a_shared_layout_may_be_finer_than_what_any_reader_wants() -> None:
     assert min(layouts, key=cost) == (4, 4)  # where it lies, finer than (4, 1) and (1, 4)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("seed", "name"), combinations(range(8), OBJECTIVES))
 def test_no_strategy_beats_the_default_in_its_own_objective(seed: int, name: str) -> None:
     problem = random_problem(seed, 6 + seed % 5)
     labels = {x for v in problem.vertices for x in v.labels}

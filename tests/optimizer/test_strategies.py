@@ -18,6 +18,7 @@ from einsql.optimizer.decomposition.structure import structure_of
 from tests.optimizer.problems import Builder, chain, random_problem
 from tests.optimizer.problems import transformer as notated
 from tests.support.networks import FFNN, connected, ffnn, graph, transformer
+from tests.support.samples import combinations
 
 NAMED = ("megatron", "sequence", "attention", "model")
 LAYER = graph(*transformer(1))
@@ -114,8 +115,7 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("sites", [2, 5, 8, 64])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(("name", "sites"), combinations(GRAPHS, [2, 5, 8, 64]))
 def test_the_default_is_never_worse_than_a_strategy_that_keeps_all_sites_busy(
     name: str, sites: int
 ) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import einsql
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample
 
 SHAPES = {
     "wq": "layer g r d i", "wk": "layer g d i", "wv": "layer g d i", "wo": "layer i g r d",
@@ -69,8 +69,7 @@ def calls(run: Callable[[], object]) -> int:
     return found
 
 
-@pytest.mark.parametrize("sites", [1, 3])
-@pytest.mark.parametrize("text", [in_with, nested])
+@pytest.mark.parametrize(("text", "sites"), combinations([in_with, nested], [1, 3]))
 def test_a_layer_more_takes_as_much_work_as_the_one_before(
     con: einsql.Connection, text: Callable[[int], str], sites: int
 ) -> None:

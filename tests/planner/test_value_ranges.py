@@ -82,7 +82,9 @@ def test_registered_ids(sql: str, contents: str, sites: int) -> None:
 
 @pytest.mark.parametrize(
     ("sql", "sites"),
-    sample([(sql, (1, 4)[n % 2]) for n, sql in enumerate(QUERIES)], list(product(QUERIES, (1, 4)))),
+    sample(
+        list(zip(QUERIES[::2], (1, 4) * len(QUERIES), strict=False)), list(product(QUERIES, (1, 4)))
+    ),
 )
 def test_changed_arrays(sql: str, sites: int) -> None:
     ids = np.array(CONTENTS["inside"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import einsql
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample
 
 BOTH = """
     WITH h AS (SELECT i, EXP(SIN(x.val)) * COS(x.val) + x.val / 3 AS val FROM x),
@@ -202,19 +202,19 @@ INSERTS = [
 ]
 
 
-@pytest.mark.parametrize("default", ["", " DEFAULT 0"])
-@pytest.mark.parametrize(("one", "other"), INSERTS)
+@pytest.mark.parametrize(("parts", "default"), combinations(INSERTS, ["", " DEFAULT 0"]))
 def test_several_parts_insert_into_one_tensor(
-    place: einsql.Connection, one: str, other: str, default: str
+    place: einsql.Connection, parts: tuple[str, str], default: str
 ) -> None:
     for name in ("together", "apart"):
         place.execute(f"CREATE TENSOR {name} (t DIM(4), i DIM(5), val DOUBLE){default}")
+    one, other = parts
     cursor = place.execute(
         f"WITH p AS (INSERT INTO together {one}), q AS (INSERT INTO together {other}) "
         "SELECT SUM(val) FROM together"
     )
     assert cursor.fetchone() == ((0.0,) if default else (None,))  # the state before
-    for part in (one, other):
+    for part in parts:
         place.execute(f"INSERT INTO apart {part}")
     assert values(place, "together") == values(place, "apart")
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import combinations
 
 
 def connection() -> einsql.Connection:
@@ -112,8 +113,10 @@ WITHOUT_PLAN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", ["", "ANALYZE ", "(LEVEL ia) ", "(FORMAT svg) ", "(SITES 2) "])
-@pytest.mark.parametrize("sql", WITHOUT_PLAN)
+@pytest.mark.parametrize(
+    ("sql", "options"),
+    combinations(WITHOUT_PLAN, ["", "ANALYZE ", "(LEVEL ia) ", "(FORMAT svg) ", "(SITES 2) "]),
+)
 def test_explain_names_statements_without_a_plan(sql: str, options: str) -> None:
     con = connection()
     con.execute("CREATE TABLE u (a INT)")

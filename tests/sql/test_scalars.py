@@ -278,7 +278,9 @@ CHAINS = [
 ]
 
 
-@pytest.mark.parametrize(("chain", "expected"), CHAINS, ids=[c[0][:24] for c in CHAINS])
+@pytest.mark.parametrize(
+    ("chain", "expected"), sample(CHAINS[1::2], CHAINS), ids=lambda c: str(c)[:24]
+)
 def test_long_chains(chain: str, expected: list[bool | None]) -> None:
     with einsql.connect(config={"jit": "always"}) as con:
         con.register("x", np.array([1, 3, 7, N + 1], np.int32), ("i",))

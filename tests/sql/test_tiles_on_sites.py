@@ -23,6 +23,7 @@ from tests.sql.test_tiles import ERRORS, SAME, WORKED, X, Y
 from tests.sql.test_tiles import con as con  # the fixture
 from tests.sql.test_tiles_random import M, random_select
 from tests.support.plans import cached, tree_of
+from tests.support.samples import combinations
 
 SITES = (1, 2, 3, 4, 5, 8)
 PRODUCT = (
@@ -54,8 +55,9 @@ def rules(con: einsql.Connection, sql: str, sites: int = 4) -> list[str]:
 # ---- the same answers
 
 
-@pytest.mark.parametrize("sites", SITES)
-@pytest.mark.parametrize("parts", [(1, 1, 1), (2, 2, 2), (3, 2, 1), (7, 5, 3)])
+@pytest.mark.parametrize(
+    ("parts", "sites"), combinations([(1, 1, 1), (2, 2, 2), (3, 2, 1), (7, 5, 3)], SITES)
+)
 def test_matrix_product_on_sites(
     con: einsql.Connection, sites: int, parts: tuple[int, ...]
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TypeVar
+from collections.abc import Collection
+from itertools import cycle, islice, product
+from typing import Any, TypeVar
 
 EVERYTHING = os.environ.get("EINSQL_EXAMPLES_DRAWN") == "new"
 _T = TypeVar("_T")
@@ -16,3 +18,14 @@ def sample(few: _T, many: _T) -> _T:
     the suite are fixed, so more of them repeat the same lines in every run.
     """
     return many if EVERYTHING else few
+
+
+def combinations(*values: Collection[Any]) -> list[tuple[Any, ...]]:
+    """Gives combinations of parameters' values: all in `make properties`, few in the suite.
+
+    In the suite there are as many as the parameter with the most values has, and each value of
+    every parameter is in one of them.
+    """
+    if EVERYTHING:
+        return list(product(*values))
+    return list(islice(zip(*map(cycle, values), strict=False), max(map(len, values))))

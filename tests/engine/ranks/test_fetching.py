@@ -11,12 +11,17 @@ from einsql.engine.ranks import call, framing
 from einsql.errors import InterruptedError
 from einsql.storage.results.result import Result
 from tests.engine.ranks.conftest import Connected
+from tests.support.samples import combinations
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
 
-@pytest.mark.parametrize("by", ["interrupt", "Ctrl-C"])
-@pytest.mark.parametrize("what", ["fetchall", "fetchone", "fetch_numpy", "fetch_arrow_table"])
+@pytest.mark.parametrize(
+    ("what", "by"),
+    combinations(
+        ["fetchall", "fetchone", "fetch_numpy", "fetch_arrow_table"], ["interrupt", "Ctrl-C"]
+    ),
+)
 def test_what_is_fetched_from_ranks_can_be_interrupted(
     connected: Connected, monkeypatch: pytest.MonkeyPatch, interruptible: None, what: str, by: str
 ) -> None:

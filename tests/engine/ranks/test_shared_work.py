@@ -21,6 +21,7 @@ from tests.engine.ranks.conftest import Connected
 from tests.engine.test_sites import CHAIN, explained
 from tests.support.networks import FFNN, ffnn, transformer
 from tests.support.plans import planned
+from tests.support.samples import combinations
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
@@ -108,8 +109,7 @@ def even(keys: Mapping[str, int], sites: int) -> str:
     return f"PARTITION BY ({key} {min(extent, sites)})"
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "count"), combinations(CASES, COUNTS))
 def test_ranks_send_and_compute_what_is_planned(
     connected: Connected, count: int, name: str
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ir.autodiff.differences import check
+from tests.support.samples import combinations
 
 CHANCE = np.random.default_rng(9)
 ARRAYS = {
@@ -56,8 +57,7 @@ LOSSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("name", "again"), combinations(LOSSES, [False, True]))
 def test_what_is_guarded_raises_nowhere(name: str, again: bool) -> None:
     source, query = LOSSES[name]
     if again:

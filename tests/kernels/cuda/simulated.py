@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("NUMBA_ENABLE_CUDASIM") != "1", reason="the simulator is not chosen"
 )
 
-EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", sample("8", "25")))
+EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", sample("5", "25")))
 
 
 def runner(node: EinSum, memory: Memory, least: int = 16) -> Runner:
