@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from einsql.kernels.compiler.cpu_features import machine
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.runtime.cpu_features import machine
 
 CHAINS = 12
 """Running minima that do not wait for each other."""

@@ -19,7 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         gc.freeze()
         gc.enable()
-    return run(arguments)
+    try:
+        return run(arguments)
+    finally:
+        # The process ends, and what it leaves is not collected; DuckDB would report that as leaks.
+        if arguments is None and "_duckdb" not in sys.modules:
+            gc.freeze()
 
 
 if __name__ == "__main__":

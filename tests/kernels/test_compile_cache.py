@@ -270,7 +270,7 @@ def test_without_a_compiler_process_this_one_compiles(home: Path, executable: st
 import multiprocessing, os, sys
 multiprocessing.set_executable({executable!r})
 {CHILD}
-assert "einsql.kernels.runtime.compiler" in sys.modules
+assert "einsql.kernels.compiler.llvm_compiler" in sys.modules
 """
     environment = {**os.environ, "EINSQL_CACHE_DIR": str(home)}
     subprocess.run([sys.executable, "-W", "error", "-c", text], env=environment, check=True)

@@ -10,7 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from einsql.kernels.runtime import compiler, elf_loader, machine_code
+from einsql.kernels.compiler import llvm_compiler
+from einsql.kernels.runtime import elf_loader, machine_code
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux") or platform.machine() != "x86_64",
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 ARCSINES = """
-from einsql.kernels.runtime.language import *
+from einsql.kernels.compiler.language import *
 @njit('int64(float64[::1], float64[::1])')
 def kernel(x, out):
     for i in range(x.shape[0]):
@@ -29,7 +30,7 @@ def kernel(x, out):
 
 
 def test_both_loaders_give_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = compiler.object_code("arcsines", ARCSINES)
+    code = llvm_compiler.object_code("arcsines", ARCSINES)
     values = np.linspace(0, 1, 1001)
     results = []
     for by_llvm in (False, True):
@@ -43,7 +44,7 @@ def test_both_loaders_give_the_same_function(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_needs_more_is_left_to_llvm() -> None:
-    code = compiler.object_code("arcsines", ARCSINES)
+    code = llvm_compiler.object_code("arcsines", ARCSINES)
     assert elf_loader.load(code.code, code.entry)
     assert elf_loader.load(code.code, "absent") is None
     for change in (

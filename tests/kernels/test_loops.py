@@ -25,6 +25,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.functions import SCALARS, Failure, less
 from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.kernels.compiler import llvm_compiler
 from einsql.kernels.kernel import Runner
 from einsql.kernels.loops import loop_cuts, loop_nest
 from einsql.kernels.loops.codegen import source
@@ -32,7 +33,7 @@ from einsql.kernels.loops.flatten_labels import flattened
 from einsql.kernels.loops.generated import compile_loops
 from einsql.kernels.loops.loop_cuts import Cut
 from einsql.kernels.loops.loop_nest import Mode, plan_nest
-from einsql.kernels.runtime import compiler, thread_pool
+from einsql.kernels.runtime import thread_pool
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, cases, check, no_tick
 from tests.kernels.patterns import agree, axes, dyadic, fn, tensor, val
@@ -236,7 +237,7 @@ def test_min_plus_vectorises() -> None:
     node = EinSum(
         axes(i=9, j=12, k=17), operands, TRUE, ("i", "k"), (Output("val", (PLUS,), F, "min"),)
     )
-    _, code = compiler.optimised("test", source(node))
+    _, code = llvm_compiler.optimised("test", source(node))
     assert "x float> " in str(code)
 
 

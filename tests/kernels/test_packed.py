@@ -27,9 +27,9 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels import packed as packing
+from einsql.kernels.compiler.cpu_features import Machine
 from einsql.kernels.packed import compile_packed, factors, layout, run
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.runtime.cpu_features import Machine
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
 from tests.support.samples import sample

@@ -16,8 +16,9 @@ import pytest
 
 import einsql
 from einsql.errors import DataError
+from einsql.kernels.compiler import process
 from einsql.kernels.kernel import Arrays, Tick
-from einsql.kernels.runtime import compile_cache, compiler_process
+from einsql.kernels.runtime import compile_cache
 from einsql.kernels.tiers import Tiered
 
 MIN_PLUS = "SELECT a.i, b.j, MIN(a.val + b.val) AS val FROM a JOIN b USING (k) GROUP BY a.i, b.j"
@@ -31,11 +32,11 @@ class Compiler:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Any, ...]] = []
-        self.submit = compiler_process.submit
+        self.submit = process.submit
 
-    def later(self, home: str | None, key: str, source: str) -> compiler_process.Compilation:
+    def later(self, home: str | None, key: str, source: str) -> process.Compilation:
         """Takes a text, and compiles it at `begin`."""
-        work = compiler_process.Compilation(home, key, source)
+        work = process.Compilation(home, key, source)
         self.waiting.append((work, (home, key, source)))
         return work
 
@@ -54,7 +55,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compil
     monkeypatch.setenv("EINSQL_CACHE_DIR", str(tmp_path / "kernels"))
     compile_cache.forget()
     slow = Compiler()
-    monkeypatch.setattr(compiler_process, "submit", slow.later)
+    monkeypatch.setattr(process, "submit", slow.later)
     yield slow
     slow.begin()  # nobody waits for it later
 
@@ -91,7 +92,7 @@ def test_every_tier_raises_the_same_error(
     jit: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if jit == "wait":
-        monkeypatch.setattr(compiler_process, "submit", compiler.submit)
+        monkeypatch.setattr(process, "submit", compiler.submit)
     con = connection(jit)
     with pytest.raises(DataError, match="INTEGER"):
         con.execute(OVERFLOW)
@@ -143,7 +144,7 @@ class _Runs:
 
     def compiled(self, operands: Sequence[Arrays], tick: Tick) -> str:
         if not self.over.is_set():
-            work = compiler_process.Compilation(None, "", "", over=self.over)
+            work = process.Compilation(None, "", "", over=self.over)
             raise compile_cache.NotCompiledError(work)
         self.order.append("compiled")
         return "compiled"

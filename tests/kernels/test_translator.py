@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from einsql.ir.functions.numeric import maximum
-from einsql.kernels.runtime import compiler, machine_code
-from einsql.kernels.runtime.language import Unsupported
+from einsql.kernels.compiler import llvm_compiler
+from einsql.kernels.compiler.language import Unsupported
+from einsql.kernels.runtime import machine_code
 from tests.kernels.interpreted import FUNCTIONS
 
 HEAD = """\
@@ -117,7 +118,7 @@ def by_python(source: str) -> Callable[[np.ndarray, np.ndarray], int]:
 @pytest.mark.parametrize("text", [*TEXTS.values(), CALLS], ids=[*TEXTS, "functions"])
 def test_kernels_compute_what_python_does(text: str) -> None:
     source = HEAD + (text if text is CALLS else KERNEL + text.strip("\n"))
-    kernels = machine_code.Kernel(compiler.object_code("test", source)), by_python(source)
+    kernels = machine_code.Kernel(llvm_compiler.object_code("test", source)), by_python(source)
     for numbers in ([7, 2, 4, 3], [-7, 2, 5, 1], [7, -2, 4, 2], [0, -5, 3, 2], [3, 9, 2, 5]):
         for values in ([0.5, -1.5, 2.25, 3.0, 4.0], [np.nan, np.inf, -0.0, 1e300, 2.0]):
             answers = []
@@ -140,4 +141,4 @@ def test_kernels_compute_what_python_does(text: str) -> None:
 )
 def test_what_is_beyond_the_language_is_refused(text: str, reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
-        compiler.object_code("test", f"{HEAD}{KERNEL}    {text}\n")
+        llvm_compiler.object_code("test", f"{HEAD}{KERNEL}    {text}\n")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.kernels.compiler.cpu_features import Machine
 from einsql.kernels.matmul import multiply, unpacked_tiles
 from einsql.kernels.matmul.contraction import CONTRACTION, UNCOMPILED
 from einsql.kernels.matmul.unpacked_tiles import UnpackedTiles, tile_for
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.runtime.cpu_features import Machine
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
 

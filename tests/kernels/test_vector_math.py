@@ -17,8 +17,9 @@ import pytest
 from scipy import special
 
 from einsql.ir.functions import SCALARS
+from einsql.kernels.compiler import llvm_compiler
 from einsql.kernels.loops.expressions import NEAR
-from einsql.kernels.runtime import compile_cache, compiler, float32_math, vector_math
+from einsql.kernels.runtime import compile_cache, float32_math, vector_math
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -200,7 +201,7 @@ def test_powers_of_two_have_exact_logarithms() -> None:
 @pytest.mark.parametrize("name", ["erf", "sin", "log10"])
 def test_loops_are_vectorised(name: str) -> None:
     module = vector_math if name in REFERENCES else float32_math
-    _, code = compiler.optimised(name, _LOOP.format(module.__name__, name, "float32"))
+    _, code = llvm_compiler.optimised(name, _LOOP.format(module.__name__, name, "float32"))
     assert " x float>" in str(code)
 
 

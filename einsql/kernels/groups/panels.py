@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsql.kernels.runtime.cpu_features import machine
+from einsql.kernels.compiler.cpu_features import machine
 
 WIDE = 2
 """Vectors in a row of a tile."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from einsql.kernels.compiler.language import njit
+from einsql.kernels.compiler.operations import numbers as np
 from einsql.kernels.groups.panels import BYTES, WIDE
 from einsql.kernels.runtime.compiled_functions import maximum
-from einsql.kernels.runtime.language import njit
-from einsql.kernels.runtime.operations import numbers as np
 from einsql.kernels.runtime.register_tiles import multiply_tile
 from einsql.kernels.runtime.vector_math import exp
 

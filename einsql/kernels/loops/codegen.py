@@ -36,7 +36,7 @@ COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"
 """Functions that merge running values."""
 _HEADER = """\
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
-from einsql.kernels.runtime.memory import operand, result
+from einsql.kernels.compiler.memory import operand, result
 from einsql.kernels.runtime.compiled_functions import (
     add_overflows, at, bfloat, borrow, eq, give_back, half, highest, idiv, idiv_32, less, lowest,
     maximum, minimum, mul_overflows, nan_mask, number, plus, quotient, ratio, real, remainder,

@@ -10,9 +10,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.language import intrinsic
-from einsql.kernels.runtime.llvm_code import for_range
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.language import intrinsic
+from einsql.kernels.compiler.llvm_code import for_range
 from einsql.kernels.runtime.vector_values import declared, pointer, prefetch_line, spread
 
 _WORD = ir.IntType(64)

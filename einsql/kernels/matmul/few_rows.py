@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.kernels.compiler.cpu_features import machine
 from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.numpy_call import Multiply, unless_same
 from einsql.kernels.matmul.product_views import ProductViews
 from einsql.kernels.runtime import compile_cache, thread_team
-from einsql.kernels.runtime.cpu_features import machine
 
 if TYPE_CHECKING:
     from einsql.kernels.runtime.machine_code import Kernel

@@ -13,8 +13,8 @@ from functools import cache as cached
 import numpy as np
 
 from einsql.core.records import dataclass
+from einsql.kernels.compiler.cpu_features import machine
 from einsql.kernels.runtime import blas, compile_cache, thread_team
-from einsql.kernels.runtime.cpu_features import machine
 
 _TEXT = """\
 from einsql.kernels.runtime.atomics import {name}

@@ -15,10 +15,10 @@ from math import ceil, prod
 import numpy as np
 
 from einsql.core.records import dataclass
+from einsql.kernels.compiler.cpu_features import machine
 from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.long_sums import as_stack
 from einsql.kernels.runtime import compile_cache, thread_pool
-from einsql.kernels.runtime.cpu_features import machine
 
 PIECE = 2**27
 """Products of elements in a piece of a few milliseconds."""

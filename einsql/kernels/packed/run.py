@@ -13,6 +13,7 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.ir.functions import SCALARS
+from einsql.kernels.compiler.cpu_features import machine
 from einsql.kernels.kernel import Arrays, Runner, Tick, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.matmul.pieces import slices
@@ -31,7 +32,6 @@ from einsql.kernels.packed.layout import (
 from einsql.kernels.packed.source import NUMPY, Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.kernels.runtime import compile_cache, thread_pool
-from einsql.kernels.runtime.cpu_features import machine
 from einsql.kernels.scalars import bounds_of
 from einsql.kernels.vectorized.sums import RunningSum
 

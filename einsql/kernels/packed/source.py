@@ -13,11 +13,11 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Expr, Label, Output, Value
 from einsql.ir.functions import REDUCTIONS
+from einsql.kernels.compiler.cpu_features import Machine
 from einsql.kernels.loops.expressions import CARRIERS, Builder
 from einsql.kernels.packed.functions import FOREVER, SIZES, Tile
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
-from einsql.kernels.runtime.cpu_features import Machine
 
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}
 BLOCK = 32

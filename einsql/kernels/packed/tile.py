@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.language import intrinsic
 from einsql.kernels.packed.functions import LANES, SIZES, Tile
 from einsql.kernels.packed.registers import TYPES, Registers, is_float
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.language import intrinsic
 from einsql.kernels.runtime.register_tiles import WORD, repeat, tile
 from einsql.kernels.runtime.vector_values import pointer
 

@@ -22,24 +22,24 @@ from typing import TYPE_CHECKING
 from einsql.core import forks
 from einsql.core.file_ownership import CHECKED, private_directory
 from einsql.core.lazy_module import LazyModule
+from einsql.kernels.compiler.cpu_features import host
 from einsql.kernels.kernel import Tick
-from einsql.kernels.runtime.cpu_features import host
 from einsql.kernels.runtime.machine_code import Kernel
 
 if TYPE_CHECKING:
     import hashlib
 
-    from einsql.kernels.runtime import compiler_process, kernel_files
-    from einsql.kernels.runtime.compiler_process import Compilation
+    from einsql.kernels.compiler import kernel_files, process
+    from einsql.kernels.compiler.process import Compilation
 else:  # loaded at the first lookup of a kernel
     hashlib = LazyModule("hashlib")
-    compiler_process = LazyModule("einsql.kernels.runtime.compiler_process")
-    kernel_files = LazyModule("einsql.kernels.runtime.kernel_files")
+    process = LazyModule("einsql.kernels.compiler.process")
+    kernel_files = LazyModule("einsql.kernels.compiler.kernel_files")
 
 COMPILED = (
     "runtime/atomics",
     "runtime/compiled_functions",
-    "runtime/memory",
+    "compiler/memory",
     "runtime/vector_math",
     "runtime/float32_math",
     "runtime/vector_values",
@@ -53,7 +53,7 @@ COMPILED = (
 )
 """Modules whose functions are compiled into kernels."""
 _COMPILER = (
-    *("compiler", "cpu_features", "kernel_types", "language", "llvm_code", "operations"),
+    *("cpu_features", "kernel_types", "language", "llvm_code", "llvm_compiler", "operations"),
     *("translator", "translated_expressions"),
 )
 """Modules that compile kernels; their text is part of a kernel's key, as that of `COMPILED`."""
@@ -217,7 +217,7 @@ def _begun(source: str) -> tuple[Kernel | None, Compilation | None]:
                 kernel = _loaded[source] = Kernel(code)
             return kernel, None
         where = None if home is None else str(home)
-        compilation = _compilations[source] = compiler_process.submit(where, key, source)
+        compilation = _compilations[source] = process.submit(where, key, source)
         _given += 1
         return None, compilation
 
@@ -272,7 +272,7 @@ def _key(source: str) -> str:
 def _runtime() -> str:
     """The modules compiled into kernels, the compiler's versions and settings, the processor."""
     paths = [Path(__file__).parents[1] / f"{name}.py" for name in COMPILED]
-    paths += [Path(__file__).with_name(f"{name}.py") for name in _COMPILER]
+    paths += [Path(__file__).parents[1] / "compiler" / f"{name}.py" for name in _COMPILER]
     for package in ("llvmlite",):
         spec = find_spec(package)
         if spec is not None and spec.origin is not None:

@@ -12,12 +12,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.cpu_features import machine
-from einsql.kernels.runtime.language import Elsewhere, by_kind, intrinsic
-from einsql.kernels.runtime.llvm_code import external
-from einsql.kernels.runtime.memory import at as at
-from einsql.kernels.runtime.operations import numbers as np
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.cpu_features import machine
+from einsql.kernels.compiler.language import Elsewhere, by_kind, intrinsic
+from einsql.kernels.compiler.llvm_code import external
+from einsql.kernels.compiler.memory import at as at
+from einsql.kernels.compiler.operations import numbers as np
 from einsql.kernels.runtime.vector_values import Num, prefetch_line
 
 Build = Callable[[Any, Any, Any, Any], Any]

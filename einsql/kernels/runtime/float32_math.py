@@ -16,8 +16,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.language import intrinsic
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.language import intrinsic
 from einsql.kernels.runtime.vector_math import DOUBLE, power_of_two, special, split
 from einsql.kernels.runtime.vector_values import Num
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from einsql.core.lazy_module import LazyModule
 from einsql.errors import InternalError
+from einsql.kernels.compiler.object_code import ObjectCode
 from einsql.kernels.runtime import elf_loader
-from einsql.kernels.runtime.object_code import ObjectCode
 
 binding: Any = LazyModule("llvmlite.binding")  # its parts that load objects are not annotated
 

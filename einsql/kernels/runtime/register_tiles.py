@@ -14,9 +14,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.language import intrinsic
-from einsql.kernels.runtime.llvm_code import alloca_once
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.language import intrinsic
+from einsql.kernels.compiler.llvm_code import alloca_once
 from einsql.kernels.runtime.vector_values import declared, pointer, prefetch_line, spread
 
 WORD = ir.IntType(64)

@@ -29,8 +29,8 @@ from collections.abc import Callable
 from typing import Any
 
 from einsql.core.records import dataclass
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.language import intrinsic
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.language import intrinsic
 from einsql.kernels.runtime.vector_values import Num
 
 

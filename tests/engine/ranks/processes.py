@@ -56,7 +56,7 @@ def _files(process: str) -> list[tuple[str, str]]:
 def _compiles(pid: int) -> bool:
     """Whether a process compiles kernels for another one."""
     try:
-        return b"compiler_server import serve" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"compiler.server import serve" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -16,10 +16,10 @@ from typing import Any
 from llvmlite import ir
 
 from einsql.core.records import dataclass
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.language import Text, Unsupported
-from einsql.kernels.runtime.llvm_code import alloca_once
-from einsql.kernels.runtime.translated_expressions import (
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.language import Text, Unsupported
+from einsql.kernels.compiler.llvm_code import alloca_once
+from einsql.kernels.compiler.translated_expressions import (
     BINARY,
     Expressions,
     Given,

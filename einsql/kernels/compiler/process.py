@@ -22,8 +22,8 @@ from pathlib import Path
 from einsql.core import forks
 from einsql.core.records import dataclass
 from einsql.errors import InternalError
-from einsql.kernels.runtime.compiler_server import HELLO, IDLE, read, received, send, stored
-from einsql.kernels.runtime.object_code import ObjectCode
+from einsql.kernels.compiler.object_code import ObjectCode
+from einsql.kernels.compiler.server import HELLO, IDLE, read, received, send, stored
 
 ATTEMPTS = 2
 """Processes that are started for one text: the operating system may end one for want of memory."""
@@ -36,7 +36,7 @@ sys.path[:], bare = json.loads(sys.argv[1])
 for name, path in bare.items():
     sys.modules[name] = ModuleType(name)
     sys.modules[name].__path__ = [path]
-from einsql.kernels.runtime.compiler_server import serve
+from einsql.kernels.compiler.server import serve
 serve()
 """
 _undisturbed = forks.Undisturbed("compiled a kernel")

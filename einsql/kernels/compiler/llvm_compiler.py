@@ -15,14 +15,14 @@ from llvmlite import binding, ir
 
 from einsql.core.records import dataclass
 from einsql.errors import InternalError
-from einsql.kernels.runtime import cpu_features
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.kernel_types import WORD
-from einsql.kernels.runtime.language import Text, Unsupported, njit
-from einsql.kernels.runtime.object_code import ObjectCode
-from einsql.kernels.runtime.operations import cast, numbers, struct
-from einsql.kernels.runtime.translated_expressions import Typed
-from einsql.kernels.runtime.translator import Module
+from einsql.kernels.compiler import cpu_features
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.kernel_types import WORD
+from einsql.kernels.compiler.language import Text, Unsupported, njit
+from einsql.kernels.compiler.object_code import ObjectCode
+from einsql.kernels.compiler.operations import cast, numbers, struct
+from einsql.kernels.compiler.translated_expressions import Typed
+from einsql.kernels.compiler.translator import Module
 
 _ENTRY = "kernel"
 _SPEED = 3

@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
-from einsql.kernels.runtime.object_code import ObjectCode
+from einsql.kernels.compiler.object_code import ObjectCode
 
 if TYPE_CHECKING:
-    from einsql.kernels.runtime import compiler, kernel_files
+    from einsql.kernels.compiler import kernel_files, llvm_compiler
 else:  # loaded when a kernel is compiled
-    compiler = LazyModule("einsql.kernels.runtime.compiler")
-    kernel_files = LazyModule("einsql.kernels.runtime.kernel_files")
+    llvm_compiler = LazyModule("einsql.kernels.compiler.llvm_compiler")
+    kernel_files = LazyModule("einsql.kernels.compiler.kernel_files")
 
 IDLE = 60.0
 """Seconds without a text after which the process ends, and frees its memory."""
@@ -49,11 +49,11 @@ def serve() -> None:
 def stored(home: str | None, key: str, source: str) -> ObjectCode:
     """Compiles a text and stores the code, unless another process has done so meanwhile."""
     if home is None:
-        return compiler.object_code(key, source)
+        return llvm_compiler.object_code(key, source)
     with kernel_files.alone(home, key):
         code = kernel_files.read(home, key)
         if code is None:
-            code = compiler.object_code(key, source)
+            code = llvm_compiler.object_code(key, source)
             kernel_files.write(home, key, code)
         return code
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from einsql.core.file_ownership import read_private
-from einsql.kernels.runtime.object_code import ObjectCode
+from einsql.kernels.compiler.object_code import ObjectCode
 
 try:
     import fcntl

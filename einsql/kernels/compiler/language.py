@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from einsql.core.records import dataclass
-from einsql.kernels.runtime import kernel_types as types
+from einsql.kernels.compiler import kernel_types as types
 
 Generate = Callable[[Any, Any, types.Signature, Any], Any]
 """Writes the code of a call, for LLVM's builder, the signature and the arguments; its first

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.kernel_types import WORD, Type
-from einsql.kernels.runtime.language import Unsupported, intrinsic
-from einsql.kernels.runtime.operations import cast, struct
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.kernel_types import WORD, Type
+from einsql.kernels.compiler.language import Unsupported, intrinsic
+from einsql.kernels.compiler.operations import cast, struct
 
 _OPERANDS = 0
 """The part of memory of all operands; results have those from 1 on."""

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from einsql.core.records import dataclass
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime import memory
-from einsql.kernels.runtime.language import (
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler import memory
+from einsql.kernels.compiler.language import (
     REPRESENTATION,
     ByKind,
     Elsewhere,
@@ -21,8 +21,8 @@ from einsql.kernels.runtime.language import (
     Text,
     Unsupported,
 )
-from einsql.kernels.runtime.llvm_code import alloca_once
-from einsql.kernels.runtime.operations import (
+from einsql.kernels.compiler.llvm_code import alloca_once
+from einsql.kernels.compiler.operations import (
     FUNCTIONS,
     KINDS,
     cast,

@@ -15,10 +15,10 @@ from typing import Any
 
 from llvmlite import ir
 
-from einsql.kernels.runtime import kernel_types as types
-from einsql.kernels.runtime.kernel_types import Type
-from einsql.kernels.runtime.language import Intrinsic, Unsupported
-from einsql.kernels.runtime.llvm_code import alloca_once, external
+from einsql.kernels.compiler import kernel_types as types
+from einsql.kernels.compiler.kernel_types import Type
+from einsql.kernels.compiler.language import Intrinsic, Unsupported
+from einsql.kernels.compiler.llvm_code import alloca_once, external
 
 Emit = Callable[..., Any]
 """Writes code, from LLVM's builder, the type of all arguments and their values."""
