@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,9 @@ else:  # loaded when a node needs one of these modules
 
 SMALL = 1 << 16
 """Points × outputs below which interpretation is faster than compilation, which takes 0.3 s."""
+LONG_TERMS = 2**12
+"""Terms of an inner product from which loops on all threads are faster than calls of BLAS, which
+use one (benchmark `contractions`: `ij,ij->` of 3000² FLOAT)."""
 SLOW = {"erf": 8, "lgamma": 8}
 """Functions that NumPy lacks: for how many points each one counts. SciPy's ERF takes 17 ns a value,
 a compiled one 2 ns (`python -m benchmarks.encoder --only 1x6`)."""
@@ -217,7 +221,7 @@ def _streams(node: EinSum, output: Output, jit: str) -> bool:
     """True if loops may be compiled that run an output at memory bandwidth.
 
     These are sums of one operand, products without a sum, and sums of products of two arrays
-    that are added row by row.
+    that are added row by row, or whose sums have many terms.
     """
     product = product_of(node, output)
     if product is None or jit == "never":
@@ -226,7 +230,9 @@ def _streams(node: EinSum, output: Output, jit: str) -> bool:
         return node.points > SMALL
     left, right = (node.operands[f[0].operand].labels for f in (product.left, product.right))
     by_rows = left == right and any(x in node.keys for x in left[-1:])
-    return node.points >= STREAMED and (by_rows or len(node.keys) == len(node.axes))
+    keys = prod(node.axis(k).extent for k in node.keys)
+    long = left == right and node.points >= LONG_TERMS * keys
+    return node.points >= STREAMED and (by_rows or long or len(node.keys) == len(node.axes))
 
 
 def _windows(node: EinSum, output: Output) -> bool:

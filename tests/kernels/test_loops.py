@@ -232,6 +232,23 @@ def test_statements_that_differ_in_numbers_share_a_kernel() -> None:
     assert source(node(0, 100, 2.0, "i")) == source(node(-3, 1000, 2.5, "j"))
 
 
+@pytest.mark.parametrize(
+    ("keys", "dtype"), [("", F), ("", D), ("j", F), ("i", D), ("ij", F)], ids=str
+)
+def test_long_rows_are_requested_ahead(keys: str, dtype: DType) -> None:
+    rows, row = 70, loop_nest.BEYOND_CACHE // 64 + 7
+    values = dyadic(rows, row), dyadic(rows, row, seed=1)
+    x, y = (tensor(name, v, dtype) for name, v in zip("xy", values, strict=True))
+    product = fn("mul", dtype, val(0, dtype), val(1, dtype))
+    output = Output("val", (product,), dtype, None if keys == "ij" else "sum")
+    operands = tuple(Operand(source, ("i", "j")) for source, _ in (x, y))
+    node = EinSum(axes(i=rows, j=row), operands, TRUE, tuple(keys), (output,))
+    assert plan_nest(node).reads_ahead
+    assert ("prefetch(p" in source(node)) == (keys != "j")  # rows that are added need nothing
+    result = compile_loops(node)([x[1], y[1]], no_tick)["val"]
+    np.testing.assert_array_equal(result, np.einsum(f"ij,ij->{keys}", *values))
+
+
 def test_min_plus_vectorises() -> None:
     operands = (Operand(X[0], ("i", "j")), Operand(Y[0], ("j", "k")))
     node = EinSum(

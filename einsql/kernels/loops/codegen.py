@@ -30,7 +30,14 @@ from einsql.kernels.loops.expressions import (
 )
 from einsql.kernels.loops.loop_nest import Mode, Nest, expensive, plan_nest
 from einsql.kernels.loops.quotients import Wraps
-from einsql.kernels.loops.strips import folded, folded_rows, jammed, scanned, terms_at_once
+from einsql.kernels.loops.strips import (
+    folded,
+    folded_rows,
+    jammed,
+    scanned,
+    streamed,
+    terms_at_once,
+)
 
 COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 """Functions that merge running values."""
@@ -39,9 +46,9 @@ from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tan
 from einsql.kernels.compiler.memory import operand, result
 from einsql.kernels.runtime.compiled_functions import (
     add_overflows, at, bfloat, borrow, eq, give_back, half, highest, idiv, idiv_32, less, lowest,
-    maximum, minimum, mul_overflows, nan_mask, number, plus, quotient, ratio, real, remainder,
-    remainder_32, round_away, round_bfloat, round_half, rounded_off, sub_overflows, times,
-    to_bfloat, to_half, truncate,
+    maximum, minimum, mul_overflows, nan_mask, number, plus, prefetch, quotient, ratio, real,
+    remainder, remainder_32, round_away, round_bfloat, round_half, rounded_off, sub_overflows,
+    times, to_bfloat, to_half, truncate,
 )
 from einsql.kernels.runtime.float32_math import cos, log10, near_cos, near_sin, power, sin
 
@@ -368,9 +375,11 @@ class Writer(Wraps):
         for n, c in enumerate(self.out.constants):
             bits = f"p[{next(places)}]"
             body.append(f"c{n} = {typed(c.dtype, f'real({bits})' if c.dtype.is_float else bits)}")
+        addresses: list[str] = []
         for n, (operand, name) in enumerate(self.out.arrays):
-            dtype = self.node.operands[operand].source.schema.dtype(name)
-            body.append(f"a{n} = operand(p[{next(places)}], np.{STORED[dtype]})")
+            dtype, place = self.node.operands[operand].source.schema.dtype(name), next(places)
+            body.append(f"a{n} = operand(p[{place}], np.{STORED[dtype]})")
+            addresses.append(f"p[{place}]")
         row: list[str] = []
         rooms: list[str] = []
         part = count(1)
@@ -410,6 +419,8 @@ class Writer(Wraps):
             lines += [pad + line for line in self.before[n]]
         for n in range(max(self.depth - 1, 0), -1, -1):
             lines += ["    " * (n + 1) + line for line in self.after[n]]
+        for n, address in enumerate(addresses):
+            lines = [line.replace(f"prefetch(a{n}", f"prefetch({address}") for line in lines]
         lines += [f"    give_back({room})" for room in rooms]
         lines.append("    return bad")
         head = '@njit("int64(int64[::1])")\n'
@@ -438,9 +449,17 @@ class Writer(Wraps):
             return scanned(n, ends, self.node.outputs[0], body, *self.scanned)
         sums = [n for n, o in enumerate(self.node.outputs) if self.folds(o)]
         if sums:
-            return folded(n, ends, body, sums)
-        head = f"for l{n} in range({ends[0]}, {ends[1]}):"
-        return [head, *(f"    {line}" for line in (*body, *self.after[self.depth]))]
+            return folded(n, ends, body, sums, self.sizes)
+        body = [*body, *self.after[self.depth]]
+        return streamed(n, ends, body, self.sizes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of an element of each array that is requested before it is read."""
+        if self.wraps or not self.nest.reads_ahead:
+            return {}
+        dtypes = [self.node.operands[o].source.schema.dtype(f) for o, f in self.out.arrays]
+        return {f"a{n}": np.dtype(STORED[t]).itemsize for n, t in enumerate(dtypes)}
 
 
 def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType, str]]:

@@ -20,8 +20,9 @@ PARALLEL = 2**19
 """Work from which using several threads pays."""
 PER_THREAD = 4
 """Least number of pieces per thread, so that all threads end at about the same time."""
-NARROW = 2**11
-"""Least values of a row per thread, so that complete cache lines are read."""
+NARROW = 2**9
+"""Least values of a row per thread, so that memory is read in long pieces (benchmark
+`reductions`)."""
 SLICED = 2**16
 """Greatest number of running values of all slices, which bounds the cost of the merge."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from math import prod
 
 from einsql.core.records import dataclass
@@ -28,6 +29,8 @@ WIDE = 2048
 """Keys of a result from which threads share it; below, each thread has its own running values."""
 LONG = 4096
 """Work per key, in cheap operations, from which the merge of running values is negligible."""
+LONG_ROW, BEYOND_CACHE = 2**11, 2**19
+"""Least points of the innermost loop and of all loops for which memory is requested ahead."""
 LEAST_PIECE = 24
 """Average points of a piece of the innermost loop from which one division per piece pays."""
 _LIBRARY_CALL = 12  # a cosine against an addition
@@ -60,6 +63,7 @@ class Nest:
         carry: Whether the running values of REGISTERS are loaded and stored, so that a reduction
             can be cut into several calls.
         scatters: Whether the keys of a point are computed, so that neighbours have any keys.
+        reads_ahead: Whether the innermost loop requests memory before it reads it.
     """
 
     loops: tuple[str, ...]
@@ -67,6 +71,7 @@ class Nest:
     mode: Mode
     carry: bool
     scatters: bool = False
+    reads_ahead: bool = False
 
     @property
     def keeps_state(self) -> bool:
@@ -120,6 +125,13 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
         node: Any node.
         alone: Whether all threads are to run it, and may keep state for that.
     """
+    nest = _ordered(node, alone)
+    long = bool(nest.loops) and node.axis(nest.loops[-1]).extent >= LONG_ROW
+    waits = node.points >= BEYOND_CACHE and not any(map(expensive, exprs(node)))
+    return replace(nest, reads_ahead=True) if long and waits else nest
+
+
+def _ordered(node: EinSum, alone: bool) -> Nest:
     decided = free_labels(node)
     extent = {a.label: a.extent for a in node.axes}
     kept = [k for k in node.keys if decided[k] == {k}]
