@@ -258,6 +258,21 @@ def test_min_plus_vectorises() -> None:
     assert "x float> " in str(code)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [fn("sin", F, val(0)), fn("cast", I32, val(0)), fn("cast", I32, fn("add", F, val(0), val(0)))],
+    ids=str,
+)
+def test_checks_for_failures_vectorise(value: Call) -> None:
+    operands = (Operand(X[0], ("i", "j")),)
+    node = EinSum(
+        axes(i=9, j=12), operands, TRUE, ("i", "j"), (Output("val", (value,), value.dtype),)
+    )
+    assert "bad |= " in source(node)
+    _, code = llvm_compiler.optimised("test", source(node))
+    assert "x float> " in str(code)
+
+
 # Every scalar function ---------------------------------------------------------------
 
 

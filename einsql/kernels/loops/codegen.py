@@ -233,8 +233,8 @@ class Writer(Wraps):
             self.emit(f"{run} = {COMBINE[reduction]}({run}, {new})")
             return
         new, old = self.temp(new), self.temp(run)
-        self.emit(f"if {entry.fails[DType.BIGINT].numba.format(old, new)}:")
-        self.emit(f"    bad |= {self.bit(entry.fails[o.dtype].reason)}")
+        failed = entry.fails[DType.BIGINT].numba.format(old, new)
+        self.emit(f"bad |= np.int64({failed}) * {self.bit(entry.fails[o.dtype].reason)}")
         self.emit(f"{run} = {COMBINE[reduction]}({old}, {new})")
 
     @property

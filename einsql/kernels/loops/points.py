@@ -235,8 +235,8 @@ class Points(Builder):
         args = [self.value(a) for a in e.args]
         if self.near and e.fn in _OF_ANGLES and e.dtype is DType.FLOAT:
             size = self.temp(f"abs({args[0]})")
-            self.emit(f"if ({size} >= np.float32({NEAR})) & ({size} < np.float32(np.inf)):")
-            self.emit(f"    bad |= {self.bit(FAR)}")
+            far = f"({size} >= np.float32({NEAR})) & ({size} < np.float32(np.inf))"
+            self.emit(f"bad |= np.int64({far}) * {self.bit(FAR)}")
             return self.temp(f"near_{e.fn}({args[0]})")
         if self.near and self.divides_many(e):
             return self.temp(f"quotient({args[0]}, {args[1]}, {self.inverse(e.args[1])})")
@@ -306,8 +306,7 @@ class Points(Builder):
     def check(self, failure: Failure, args: list[str]) -> str:
         """Writes the test for a failure; returns the name of its flag."""
         failed = self.temp(failure.numba.format(*args))
-        self.emit(f"if {failed}:")
-        self.emit(f"    bad |= {self.bit(failure.reason)}")
+        self.emit(f"bad |= np.int64({failed}) * {self.bit(failure.reason)}")
         return failed
 
     def bit(self, reason: str) -> int:
