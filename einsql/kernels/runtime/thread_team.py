@@ -254,6 +254,8 @@ _threads = 1
 """The number of threads, read again when work follows no recent work."""
 _followed = 0
 """The number of queries that each followed another within `STREAM`."""
+_long = 0
+"""The number of queries about work of `WAKE` or more."""
 
 
 def at_hand(seconds: float) -> int:
@@ -262,7 +264,7 @@ def at_hand(seconds: float) -> int:
     Args:
         seconds: The estimated seconds on one thread.
     """
-    global _asked, _followed, _threads
+    global _asked, _followed, _long, _threads
     if not LEAST <= seconds < LONG or thread_pool.is_piece():
         return 1
     now, before = perf_counter(), _asked
@@ -272,8 +274,10 @@ def at_hand(seconds: float) -> int:
     if not follows:  # reading the environment takes 10 µs
         _threads = thread_pool.threads()
     if seconds >= WAKE:
-        # The team is not the first kernel of a process, which takes 30 ms.
-        return _threads if compile_cache.is_used() and _present() is not None else 1
+        _long += 1
+        # A process that multiplies once compiles nothing for it.
+        used = compile_cache.is_used() or _long > SEVERAL
+        return _threads if used and _present() is not None else 1
     if _team is None and (_followed < SEVERAL or _threads == 1 or _present() is None):
         return 1
     return _threads if follows or (_team is not None and _team.awake()) else 1
