@@ -8,7 +8,7 @@ generated loops convert each element on access.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -84,7 +84,7 @@ def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
         ]
         fields = runner(as_floats, tick)
         for name, dtype in results.items():
-            fields[name] = _narrowed(fields[name], dtype)
+            fields[name] = _narrowed(fields[name], dtype, tick, compiled)
         return fields
 
     return run
@@ -185,11 +185,9 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.nd
     """
     shape = array.shape
     array = unrepeated(array)
-    order = sorted(range(array.ndim), key=lambda n: -abs(array.strides[n]))
-    turned = array.transpose(order)
-    flat = np.ascontiguousarray(turned).reshape(-1)
+    flat, back = _in_memory_order(array)
     if compiled and flat.size > LEAST:
-        out = _loop(dtype, flat.size)([{"val": flat}], lambda _: tick(0.0))["val"]
+        out = _loop(dtype, DType.FLOAT, flat.size)([{"val": flat}], lambda _: tick(0.0))["val"]
     else:
         out = empty(flat.shape, np.dtype(np.float32))
         starts = range(0, flat.size, PIECE)
@@ -197,17 +195,26 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.nd
         thread_pool.run(
             partial(_convert, flat, out, dtype), pieces, len(starts), lambda _: tick(0.0)
         )
-    back = tuple(int(n) for n in np.argsort(order))
-    return np.broadcast_to(out.reshape(turned.shape).transpose(back), shape)
+    return np.broadcast_to(back(out), shape)
+
+
+def _in_memory_order(array: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """The elements in the order of memory, and the function that gives them the axes again."""
+    order = sorted(range(array.ndim), key=lambda n: -abs(array.strides[n]))
+    turned = array.transpose(order)
+    axes = np.argsort(order).tolist()
+    flat = np.ascontiguousarray(turned).reshape(-1)
+    return flat, lambda values: values.reshape(turned.shape).transpose(axes)
 
 
 @lru_cache(maxsize=64)
-def _loop(dtype: DType, size: int) -> Runner:
-    """Creates a generated loop that converts `size` elements of a type to FLOAT."""
-    source = Input("short", Schema((Key("i", 0, size),), (Field("val", dtype),)))
-    cast = Call("cast", (Value(0, "val", dtype),), DType.FLOAT)
-    output = Output("val", (cast,), DType.FLOAT)
-    node = EinSum((Axis("i", 0, size),), (Operand(source, ("i",)),), TRUE, ("i",), (output,))
+def _loop(source: DType, target: DType, size: int) -> Runner:
+    """Creates a generated loop that converts `size` elements of a type to another type."""
+    given = Input("given", Schema((Key("i", 0, size),), (Field("val", source),)))
+    value = Value(0, "val", source)
+    wide = Call("cast", (value,), target) if source.is_short else value  # a result is rounded
+    output = Output("val", (wide,), target)
+    node = EinSum((Axis("i", 0, size),), (Operand(given, ("i",)),), TRUE, ("i",), (output,))
     with thread_pool.alone() if size < PARALLEL else nullcontext():
         return compile_loops(node)
 
@@ -219,7 +226,13 @@ def _convert(source: np.ndarray, target: np.ndarray, dtype: DType, piece: slice)
         np.copyto(target[piece], source[piece])
 
 
-def _narrowed(values: np.ndarray, dtype: DType) -> np.ndarray:
+def _narrowed(values: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.ndarray:
+    """Rounds FLOAT results to HALF or BFLOAT16; those beyond the largest number are infinite."""
+    if compiled and values.size > LEAST and values.dtype == np.float32:
+        flat, back = _in_memory_order(values)
+        loop = _loop(DType.FLOAT, dtype, flat.size)
+        rounded = loop([{"val": flat}], lambda _: tick(1.0))
+        return back(rounded["val"])
     if dtype is DType.BFLOAT16:
         return narrow(values)
     with np.errstate(over="ignore"):
