@@ -12,12 +12,8 @@ from llvmlite import ir
 
 from einsql.kernels.compiler import kernel_types as types
 from einsql.kernels.compiler.language import intrinsic
-from einsql.kernels.compiler.llvm_code import for_range
-from einsql.kernels.runtime.vector_values import declared, pointer, prefetch_line, spread
-
-_WORD = ir.IntType(64)
-_LINE = 64
-"""Bytes of a line of memory."""
+from einsql.kernels.runtime.register_tiles import LINE, WORD, Floats, Rows, tile
+from einsql.kernels.runtime.vector_values import pointer, prefetch_line
 
 
 @intrinsic
@@ -58,62 +54,54 @@ def dot_tile(
     if not all(isinstance(a, types.IntegerLiteral) for a in literal):
         return None
     nbytes, high, many, wide = (a.literal_value for a in literal)
-    scalar = ir.DoubleType() if nbytes == 8 else ir.FloatType()
-    vector = ir.VectorType(scalar, many)
-    zeros = ir.Constant(vector, [ir.Constant(scalar, 0.0)] * many)
-    unroll = max(1, _LINE // (many * nbytes))
+    unroll = max(1, LINE // (many * nbytes))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         depth_, left_, down_, right_, beside_, ahead_, out_, under_, adds_ = args[4:]
-        rows_at = [builder.add(left_, builder.mul(down_, _WORD(m))) for m in range(high)]
-        columns_at = [builder.add(right_, builder.mul(beside_, _WORD(n))) for n in range(wide)]
-        with builder.goto_entry_block():
-            sums = [[builder.alloca(vector) for _ in range(wide)] for _ in range(high)]
-        for s in (s for row in sums for s in row):
-            builder.store(zeros, s)
-        fma = declared(builder, f"llvm.fmuladd.v{many}f{8 * nbytes}", vector, [vector] * 3)
+        floats = Floats(builder, types.float64 if nbytes == 8 else types.float32, many)
+        rows_at = [floats.at(left_, (down_, WORD(m))) for m in range(high)]
+        columns_at = [floats.at(right_, (beside_, WORD(n))) for n in range(wide)]
 
-        def read(address: Any, at: Any) -> Any:
-            place = pointer(builder, builder.add(address, at), vector)
-            return builder.load(place, align=nbytes)
+        def registers(place: Any) -> tuple[list[Any], list[Any]]:
+            rows_of, columns_of = (
+                [floats.load(floats.at(start, place)) for start in starts]
+                for starts in (rows_at, columns_at)
+            )
+            return rows_of, columns_of
 
-        def add(at: Any, kept: Any = None) -> None:
-            """Adds the products of a register's terms, of those lanes alone that are kept."""
-            terms = [read(row, at) for row in rows_at]
-            for n, column in enumerate(columns_at):
-                other = read(column, at)
-                if kept is not None:
-                    other = builder.select(kept, other, zeros)
-                for m, term in enumerate(terms):
-                    if kept is not None:
-                        term = builder.select(kept, term, zeros)
-                    total = sums[m][n]
-                    builder.store(builder.call(fma, [other, term, builder.load(total)]), total)
-
-        step = many * nbytes
-        blocks = builder.sdiv(depth_, _WORD(many * unroll))
-        with for_range(builder, blocks) as block:
-            at = builder.mul(block, _WORD(step * unroll))
+        def read_line(k: Any) -> list[tuple[list[Any], list[Any]]]:
+            place = builder.mul(k, WORD(many * nbytes * unroll))
             for column in columns_at:
-                prefetch_line(builder, builder.add(builder.add(column, at), ahead_), 3)
-            for part in range(unroll):
-                add(builder.add(at, _WORD(part * step)))
-        first = builder.mul(blocks, _WORD(unroll))
-        last = builder.sdiv(depth_, _WORD(many))
-        with for_range(builder, builder.sub(last, first)) as register:
-            add(builder.mul(builder.add(first, register), _WORD(step)))
-        rest = builder.sub(depth_, builder.mul(last, _WORD(many)))
-        with builder.if_then(builder.icmp_signed(">", rest, _WORD(0))):
-            # The last register is read in full, without the elements of the one before.
-            numbers = ir.Constant(ir.VectorType(_WORD, many), [_WORD(n) for n in range(many)])
-            skipped = spread(builder, builder.sub(_WORD(many), rest), numbers.type)
-            at = builder.mul(builder.sub(depth_, _WORD(many)), _WORD(nbytes))
-            add(at, builder.icmp_signed(">=", numbers, skipped))
+                prefetch_line(builder, floats.at(column, place, ahead_), 3)
+            return [registers(floats.at(place, part * many * nbytes)) for part in range(unroll)]
+
+        def read(k: Any) -> list[tuple[list[Any], list[Any]]]:
+            return [registers(builder.mul(k, WORD(many * nbytes)))]
+
+        def read_rest(k: Any) -> list[tuple[list[Any], list[Any]]]:
+            """The last register is read in full, without the elements of the one before."""
+            place, kept = floats.last(k, depth_)
+            rows_of, columns_of = (
+                [builder.select(kept, x, floats.zeros) for x in part] for part in registers(place)
+            )
+            return [(rows_of, columns_of)]
+
+        def combine(m: int, terms: Any, sums: Sequence[Any]) -> Sequence[Any]:
+            for rows_of, columns_of in terms:
+                sums = [floats.fma(c, rows_of[m], s) for c, s in zip(columns_of, sums, strict=True)]
+            return sums
+
+        lines = builder.sdiv(depth_, WORD(many * unroll))
+        full = builder.sdiv(depth_, WORD(many))
+        end = builder.sdiv(floats.at(depth_, many - 1), WORD(many))
+        sums: Rows = [[floats.zeros] * wide] * high
+        sums = tile(builder, (WORD(0), lines), sums, read_line, combine)
+        sums = tile(builder, (builder.mul(lines, WORD(unroll)), full), sums, read, combine)
+        sums = tile(builder, (full, end), sums, read_rest, combine)
         for m, row in enumerate(sums):
-            total = _folded(builder, [builder.load(s) for s in row])
-            place = builder.add(out_, builder.mul(under_, _WORD(m)))
-            to = pointer(builder, place, total.type)
-            none = ir.Constant(total.type, [ir.Constant(scalar, 0.0)] * wide)
+            total = _folded(builder, row)
+            to = pointer(builder, floats.at(out_, (under_, WORD(m))), total.type)
+            none = ir.Constant(total.type, [ir.Constant(floats.element, 0.0)] * wide)
             before = builder.select(adds_, builder.load(to, align=nbytes), none)
             builder.store(builder.fadd(before, total), to, align=nbytes)
         return context.get_dummy_value()

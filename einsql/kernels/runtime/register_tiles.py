@@ -20,7 +20,7 @@ from einsql.kernels.compiler.llvm_code import alloca_once
 from einsql.kernels.runtime.vector_values import declared, pointer, prefetch_line, spread
 
 WORD = ir.IntType(64)
-_LINE = 64
+LINE = 64
 """Bytes of a line of memory."""
 
 Rows = Sequence[Sequence[Any]]
@@ -102,7 +102,7 @@ def _parts(builder: Any, values: Any) -> list[Any]:
     return [builder.extract_value(values, n) for n in range(len(values.type.elements))]
 
 
-class _Floats:
+class Floats:
     """Operations on vectors of floats.
 
     Args:
@@ -126,14 +126,34 @@ class _Floats:
         return address
 
     def load(self, address: Any, kind: Any = None) -> Any:
+        """The vector at an address, or a value of another LLVM type."""
         place = pointer(self.builder, address, self.vector if kind is None else kind)
         return self.builder.load(place, align=self.size)
 
     def store(self, value: Any, address: Any) -> None:
+        """Stores a value at an address."""
         place = pointer(self.builder, address, value.type)
         self.builder.store(value, place, align=self.size)
 
+    def last(self, number: Any, depth: Any) -> tuple[Any, Any]:
+        """The place of a register of terms, which ends with the last term at the latest.
+
+        Args:
+            number: The register's number.
+            depth: How many terms there are, at least one register's.
+
+        Returns:
+            The distance of the register in bytes, and which of its lanes are not in the one before.
+        """
+        builder, lanes = self.builder, WORD(self.lanes)
+        wanted, end = builder.mul(number, lanes), builder.sub(depth, lanes)
+        begin = builder.select(builder.icmp_signed("<", wanted, end), wanted, end)
+        numbers = ir.Constant(ir.VectorType(WORD, self.lanes), [WORD(n) for n in range(self.lanes)])
+        skipped = spread(builder, builder.sub(wanted, begin), numbers.type)
+        return builder.mul(begin, WORD(self.size)), builder.icmp_signed(">=", numbers, skipped)
+
     def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """The vector a · b + c."""
         name = f"llvm.fmuladd.v{self.lanes}f{8 * self.size}"
         multiply = declared(self.builder, name, self.vector, [self.vector] * 3)
         return self.builder.call(multiply, [a, b, c])
@@ -176,7 +196,7 @@ def multiply_tile(
     high, register, across = (a.literal_value for a in (rows, nbytes, width))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        floats = _Floats(builder, scale, register // (scale.bitwidth // 8))
+        floats = Floats(builder, scale, register // (scale.bitwidth // 8))
         at, load = floats.at, floats.load
         first, below, column, last = _parts(builder, args[5])
         into, under = _parts(builder, args[6])
@@ -257,7 +277,7 @@ def dots(
     high, many, across = (a.literal_value for a in (rows, lanes, width))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        floats = _Floats(builder, one, many)
+        floats = Floats(builder, one, many)
         at, load, depth_ = floats.at, floats.load, args[3]
         left_, down, ahead = _parts(builder, args[4])
         out_, under, adds = _parts(builder, args[6])
@@ -266,7 +286,7 @@ def dots(
 
         def read(k: Any) -> tuple[Any, list[Any]]:
             place = builder.mul(k, WORD(step * across))
-            for line in range(0, step * across, _LINE):
+            for line in range(0, step * across, LINE):
                 for start in starts:
                     prefetch_line(builder, at(start, place, ahead, line), 2)
             return place, [load(at(args[5], place, v * step)) for v in range(across)]
@@ -277,13 +297,7 @@ def dots(
             return [floats.fma(a, b, s) for a, b, s in zip(others, terms, sums, strict=True)]
 
         def read_rest(k: Any) -> tuple[Any, Any, Any]:
-            """The last register is read in full, without the elements of the one before."""
-            wanted, last = builder.mul(k, WORD(many)), builder.sub(depth_, WORD(many))
-            begin = builder.select(builder.icmp_signed("<", wanted, last), wanted, last)
-            numbers = ir.Constant(ir.VectorType(WORD, many), [WORD(n) for n in range(many)])
-            skipped = spread(builder, builder.sub(wanted, begin), numbers.type)
-            kept = builder.icmp_signed(">=", numbers, skipped)
-            place = builder.mul(begin, WORD(floats.size))
+            place, kept = floats.last(k, depth_)
             return place, kept, builder.select(kept, load(at(args[5], place)), floats.zeros)
 
         def combine_rest(m: int, term: tuple[Any, Any, Any], sums: Sequence[Any]) -> list[Any]:
