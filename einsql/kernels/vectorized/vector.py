@@ -246,7 +246,8 @@ def _taking(
             part = array[rows]
             # take() would first copy a table without adjacent rows
             taken = part.take(numbers, axis=at) if part.flags.c_contiguous else array[index]
-            return np.asarray(taken if arrange is None else arrange(taken))[lift]
+            taken = np.asarray(taken if arrange is None else arrange(taken))
+            return taken[lift] if None in lift else taken  # a result is not copied if no view
 
         return read
 
