@@ -249,6 +249,25 @@ def test_long_rows_are_requested_ahead(keys: str, dtype: DType) -> None:
     np.testing.assert_array_equal(result, np.einsum(f"ij,ij->{keys}", *values))
 
 
+def test_the_right_array_of_many_is_requested() -> None:
+    """The names of the second and of the eleventh array begin alike."""
+    rows, row = 70, loop_nest.BEYOND_CACHE // 64 + 7
+    values = [dyadic(rows, seed=n) for n in range(10)] + [dyadic(rows, row), dyadic(rows, row)]
+    tensors = [tensor(f"x{n}", v, D) for n, v in enumerate(values)]
+    total = val(0, D)
+    for n in range(1, len(values)):
+        total = fn("add", D, total, val(n, D))
+    operands = tuple(
+        Operand(source, ("i", "j")[: v.ndim])
+        for (source, _), v in zip(tensors, values, strict=True)
+    )
+    node = EinSum(axes(i=rows, j=row), operands, TRUE, ("i",), (Output("val", (total,), D, "sum"),))
+    assert source(node).count("prefetch(p") == 2
+    result = compile_loops(node)([t[1] for t in tensors], no_tick)["val"]
+    expected = sum(v if v.ndim == 2 else v[:, None] for v in values)
+    np.testing.assert_array_equal(result, np.sum(expected, axis=1))
+
+
 def test_min_plus_vectorises() -> None:
     operands = (Operand(X[0], ("i", "j")), Operand(Y[0], ("j", "k")))
     node = EinSum(

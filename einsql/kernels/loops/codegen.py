@@ -420,7 +420,7 @@ class Writer(Wraps):
         for n in range(max(self.depth - 1, 0), -1, -1):
             lines += ["    " * (n + 1) + line for line in self.after[n]]
         for n, address in enumerate(addresses):
-            lines = [line.replace(f"prefetch(a{n}", f"prefetch({address}") for line in lines]
+            lines = [line.replace(f"prefetch(a{n} ", f"prefetch({address} ") for line in lines]
         lines += [f"    give_back({room})" for room in rooms]
         lines.append("    return bad")
         head = '@njit("int64(int64[::1])")\n'
