@@ -254,7 +254,7 @@ def test_the_right_array_of_many_is_requested() -> None:
     rows, row = 70, loop_nest.BEYOND_CACHE // 64 + 7
     values = [dyadic(rows, seed=n) for n in range(10)] + [dyadic(rows, row), dyadic(rows, row)]
     tensors = [tensor(f"x{n}", v, D) for n, v in enumerate(values)]
-    total = val(0, D)
+    total: Expr = val(0, D)
     for n in range(1, len(values)):
         total = fn("add", D, total, val(n, D))
     operands = tuple(

@@ -11,14 +11,14 @@ from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import sqlglot
-from sqlglot import Generator, Tokenizer, TokenType, exp
+from sqlglot import Generator, TokenType, exp, tokens
 from sqlglot.dialects.dialect import Dialect, NormalizationStrategy, UsingColumnOrder
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.typing import duckdb as duckdb_types
 
 _KEYWORDS = {
-    **{k: v for k, v in Tokenizer.KEYWORDS.items() if k != "SORT BY"},
+    **{k: v for k, v in tokens.Tokenizer.KEYWORDS.items() if k != "SORT BY"},
     "**": TokenType.DSTAR,
     "//": TokenType.DIV,
     "/*+": TokenType.HINT,  # which DuckDB has not
@@ -97,7 +97,7 @@ class EinSQL(Dialect):
 
     Parser = DuckDBParser
 
-    class Tokenizer(Tokenizer):
+    class Tokenizer(tokens.Tokenizer):
         """Reads `/*+` as the start of a hint and keeps the tokens of every statement."""
 
         BYTE_STRINGS: ClassVar = [("e'", "'"), ("E'", "'")]
@@ -110,7 +110,7 @@ class EinSQL(Dialect):
         KEYWORDS: ClassVar = _KEYWORDS
         NUMERIC_ESCAPES: ClassVar = {"x": (16, 1, 2, 0xFF), "0": (8, 1, 3, 0o777)}
         NUMERIC_ESCAPES_ARE_BYTES = True
-        SINGLE_TOKENS: ClassVar = {**Tokenizer.SINGLE_TOKENS, "$": TokenType.PARAMETER}
+        SINGLE_TOKENS: ClassVar = {**tokens.Tokenizer.SINGLE_TOKENS, "$": TokenType.PARAMETER}
         VAR_SINGLE_TOKENS: ClassVar = {"$"}
 
     def generator(self, **options: Any) -> Generator:
