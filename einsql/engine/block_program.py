@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
 
 from einsql.core.records import dataclass
+from einsql.engine.exchange import Held
 from einsql.engine.partial_merge import merged
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, Executor, Measure, Runner, Tick
@@ -18,10 +19,14 @@ from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.kernels import VALUE
 from einsql.kernels.kernel import CompiledNode
 from einsql.kernels.registry import compile_node
+from einsql.kernels.tiers import Tiered, tier_of
 from einsql.optimizer.lowering.program import BlockPlan
 
 Blocks = Mapping[KeyTuple, np.ndarray]
 """One array for each key, in the order of keys."""
+
+Run = Callable[[Mapping[str, Arrays], Tick], tuple[list[Held], Measure]]
+"""Runs a program at all sites of this process; see `SiteProgram.run_virtually`."""
 
 BlockExecutor = Executor[Blocks]
 """An executor of a plan over blocks."""
@@ -63,10 +68,14 @@ class BlockProgram(BlockExecutor):
 
         Args:
             plan: The plan.
-            jit: The compilation mode of the kernels.
+            jit: The compilation mode of the kernels. With "auto" all sites run on NumPy until all
+                kernels are compiled.
         """
         self._plan = plan
-        self._program = SiteProgram(plan.program, lambda node: compiled(node, jit))
+        if jit == "auto":
+            self._run: Run = Tiered(self._run_at("wait"), lambda: self._run_at("never"))
+        else:
+            self._run = self._run_at(jit)
 
     def measured(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[Blocks, Measure]:
         """Runs the plan; views of inputs in the result are read-only; see `Executor.measured`."""
@@ -75,8 +84,12 @@ class BlockProgram(BlockExecutor):
             t.name: {f.name: _read_only(inputs[t.name][f.name]) for f in t.schema.fields}
             for t in loads
         }
-        (tiles,), measure = self._program.run_virtually(arrays, tick)
+        (tiles,), measure = self._run(arrays, tick)
+        measure.tier = tier_of(self._run)
         return gathered(self._plan, tiles), measure
+
+    def _run_at(self, jit: str) -> Run:
+        return SiteProgram(self._plan.program, lambda node: compiled(node, jit)).run_virtually
 
 
 def gathered(plan: BlockPlan, tiles: Mapping[int, Arrays]) -> dict[KeyTuple, np.ndarray]:

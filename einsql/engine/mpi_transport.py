@@ -21,18 +21,22 @@ from einsql.engine.transport import Arrays, Cut, Room, Routes
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-READY, FAILED, CANCELLED = range(3)
-"""Statuses of a rank before an exchange; the greatest one applies to all ranks."""
+READY, COMPILING, FAILED, CANCELLED = range(4)
+"""Statuses of a rank before an exchange; the greatest one applies to all ranks.
+
+A rank is COMPILING that changes its tier: all ranks begin the program anew, see
+`ranks/tiered_program.py`.
+"""
 
 LARGEST = 2**30
 """Greatest size of a message in bytes: counts are 32 bits wide in MPI 3."""
 
 
 class Abandoned(Exception):  # noqa: N818 - a stop after the error of another rank
-    """Another rank failed or was cancelled, so this rank stops too.
+    """A rank failed, was cancelled, or changes its tier, so this rank stops too.
 
     Attributes:
-        status: FAILED or CANCELLED.
+        status: COMPILING, FAILED or CANCELLED.
     """
 
     def __init__(self, status: int) -> None:
@@ -79,7 +83,7 @@ class RankTransport:
         """Sends the pieces that leave owned sites, and yields the arriving pieces.
 
         Raises:
-            Abandoned: A rank has failed or was cancelled.
+            Abandoned: A rank has failed, was cancelled, or changes its tier.
             TornError: The start of the exchange failed.
         """
         here = self._comm.rank

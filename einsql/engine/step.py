@@ -122,7 +122,7 @@ class StepMeasure:
         sent: Bytes sent between sites.
         spilled: Bytes of its results in temporary files.
         boxes: The number of boxes of the step.
-        tier: The tier that ran, "compiled" or "plain"; None for a step of one tier.
+        tier: The tier that ran on one site, "compiled" or "plain"; None for a step of one tier.
     """
 
     seconds: float = 0.0
@@ -147,6 +147,7 @@ class Measure:
         ranks: Number of processes that shared the work.
         tiles: For each root one copy of its tiles, if they are small enough to travel with the
             measure; else no tiles.
+        tier: The tier that ran at all sites; None for a program of one tier, and on one site.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
@@ -157,6 +158,7 @@ class Measure:
     read: int = 0
     ranks: int = 1
     tiles: list[dict[int, dict[str, np.ndarray]]] = field(default_factory=list)
+    tier: str | None = None
 
 
 def combined_measure(measures: Sequence[Measure]) -> Measure:
@@ -180,6 +182,7 @@ def combined_measure(measures: Sequence[Measure]) -> Measure:
         read=read,
         ranks=len(measures),
         tiles=tiles,
+        tier=next((m.tier for m in measures), None),
     )
 
 

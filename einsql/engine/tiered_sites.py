@@ -43,6 +43,5 @@ class TieredSites(GraphExecutor):
     ) -> tuple[Sequence[LocalFields], Measure]:
         """Runs and measures one of the programs; see `Executor.measured`."""
         results, measure = self._measured(inputs, tick)
-        for step in measure.steps:
-            step.tier = self._measured.ran
+        measure.tier = self._measured.ran
         return results, measure

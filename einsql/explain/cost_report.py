@@ -119,7 +119,7 @@ def operation_reports(
             measured = Measured(
                 seconds=sum(s.seconds for s in steps),
                 bytes_sent=sum(s.sent for s in steps),
-                tier=measure.steps[operation.number].tier,
+                tier=measure.tier,
             )
         reports.append(
             OperationReport(

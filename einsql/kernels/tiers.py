@@ -46,7 +46,7 @@ class Tiered(Generic[Operands, T]):
     compiled: Run[Operands, T]
     plain: Callable[[], Run[Operands, T]]
     ran: str | None = None
-    _made: Run[Operands, T] | None = None
+    _plain_run: Run[Operands, T] | None = None
 
     def __call__(self, operands: Operands, tick: Tick) -> T:
         """Runs the compiled tier, or the plain one while a kernel is being compiled."""
@@ -58,12 +58,12 @@ class Tiered(Generic[Operands, T]):
                 return fields
             except compile_cache.NotCompiledError as missing:
                 compilation = missing.compilation
-            if self._made is None:
-                self._made = self.plain()
+            if self._plain_run is None:
+                self._plain_run = self.plain()
             self.ran = "plain"
             try:
-                return self._made(operands, _Switch(compilation.over.is_set, tick))
-            except _CompiledError:
+                return self._plain_run(operands, _Switch(compilation.over.is_set, tick))
+            except CompiledError:
                 continue
 
 
@@ -72,8 +72,8 @@ def tier_of(run: object) -> str | None:
     return run.ran if isinstance(run, Tiered) else None
 
 
-class _CompiledError(Exception):
-    """The kernel is compiled, and would end sooner than the plain tier."""
+class CompiledError(Exception):
+    """A kernel has been compiled, and the compiled tier would end sooner than the plain one."""
 
 
 class _Switch:
@@ -95,10 +95,10 @@ class _Switch:
         """Reports progress.
 
         Raises:
-            _CompiledError: The compiled tier would end sooner.
+            CompiledError: The compiled tier would end sooner.
         """
         self._tick(done)
         if self._is_compiled():
             left = (perf_counter() - self._start) * (1 - done) / max(done, 1e-9)
             if left > WORTH:
-                raise _CompiledError
+                raise CompiledError

@@ -25,10 +25,11 @@ MOST_POINTS = 2**62
 
 
 def at_sites(settings: Settings) -> str:
-    """Returns the mode of compilation of the steps at several sites and on devices.
+    """Returns the mode of compilation of the steps at virtual sites and on devices.
 
-    A step waits for its kernel, or a whole run is of one tier (`engine/tiered_sites.py`): equal
-    cells at different sites run on the same tier, so that their results are equal.
+    A step waits for its kernel. With `auto` a whole run at sites is of one tier
+    (`engine/tiered_sites.py`, `engine/ranks/tiered_program.py`), so that equal cells at different
+    sites have equal results.
     """
     return "wait" if settings.jit == "auto" else settings.jit
 

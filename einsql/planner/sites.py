@@ -116,4 +116,4 @@ def _program(
             return program
         never = compiler(replace(settings, jit="never"))
         return TieredSites(program, lambda: SiteProgram(placed, never))
-    return rank_program.RankProgram(cluster, placed, at_sites(settings), note)
+    return rank_program.RankProgram(cluster, placed, settings.jit, note)

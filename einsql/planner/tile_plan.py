@@ -26,7 +26,6 @@ from einsql.ir.tra.typing import assembled
 from einsql.optimizer import check_rules
 from einsql.optimizer.lowering.program import lowered
 from einsql.optimizer.lowering.translate import translate
-from einsql.planner.compile import at_sites
 from einsql.planner.dependencies import Dependency
 from einsql.planner.target import ExecutionTarget, target_of
 from einsql.sql.parameters.runtime_inputs import NOTHING, ParameterUse
@@ -155,7 +154,7 @@ def tile_program(
         in_seconds = settings.cost == "seconds"
         weights = tra.Weights.in_seconds(settings.machine) if in_seconds else None
         sited = tra.implement(node, settings.sites, weights=weights, disabled=disabled, tick=tick)
-    executor = block_executor(node, sited, at_sites(settings), cluster, placed)
+    executor = block_executor(node, sited, settings.jit, cluster, placed)
     return TileProgram(node, executor, sited)
 
 

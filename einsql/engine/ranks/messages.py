@@ -125,6 +125,7 @@ class Run:
         measured: Whether the driver needs the measures of each step.
         together: Whether all ranks run it, and all of them fail or none: ranks send each other
             tiles, or later runs depend on it.
+        tiers: Whether it runs on NumPy while kernels are being compiled; only with `together`.
     """
 
     plan: int
@@ -132,6 +133,7 @@ class Run:
     results: tuple[Handle, ...]
     measured: bool = True
     together: bool = True
+    tiers: bool = False
 
 
 @dataclass(frozen=True)

@@ -287,7 +287,8 @@ class RankProgram(GraphExecutor):
         Args:
             cluster: The ranks.
             program: The program.
-            jit: The compilation mode of the kernels.
+            jit: The compilation mode of the kernels; with "auto" the ranks run on NumPy until
+                they have all kernels.
             keep: Callback for each input whose tiles the ranks cache.
         """
         self.program = program
@@ -296,6 +297,8 @@ class RankProgram(GraphExecutor):
         self._jit = jit
         self._keep = keep
         self._plan: Lease | None = None
+        self._compiled = False
+        """Whether the ranks have run the program on kernels."""
         self._distributions: dict[tuple[int, int], Distribution] = {}
         self._together = is_joint(program)
         self._working = range if self._together else cache(partial(working, program))
@@ -367,7 +370,7 @@ class RankProgram(GraphExecutor):
         if self._plan is None or not cluster.knows(self._plan):
             plan = cluster.plan()
             cluster.all(Ship(plan.number, detached(self.program), self._jit), tick)
-            self._plan, repeated = plan, False
+            self._plan, repeated, self._compiled = plan, False, False
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
         then = _Then()
         for n, step in self._loads.items():
@@ -376,11 +379,13 @@ class RankProgram(GraphExecutor):
                 loads[rank][n] = source
         results = [cluster.tiles() for _ in self.program.roots]
         numbers = tuple(lease.number for lease in results)
-        ahead = repeated and not measured and cluster.starts_ahead and is_light(loads)
-        together = self._together or ahead  # a run that starts ahead fails on all ranks or on none
+        tiers = self._jit == "auto" and not self._compiled
+        ahead = repeated and not measured and not tiers and cluster.starts_ahead and is_light(loads)
+        # A run that starts ahead fails on all ranks or on none, and all ranks change their tier.
+        together = self._together or ahead or tiers
         runs: dict[int, Command] = {
-            r: Run(self._plan.number, loads[r], numbers, measured, together)
-            for r in (range if measured or ahead else self._working)(cluster.ranks)
+            r: Run(self._plan.number, loads[r], numbers, measured, together, tiers)
+            for r in (range if measured or ahead or tiers else self._working)(cluster.ranks)
         }
         return _PreparedRun(results, runs, then, ahead)
 
@@ -393,7 +398,9 @@ class RankProgram(GraphExecutor):
         measures = self._cluster.call(run.commands, tick)
         _call(run.then.sent)
         _call(run.then.done)
-        return combined_measure(measures)
+        measure = combined_measure(measures)
+        self._compiled = self._compiled or measure.tier == "compiled"
+        return measure
 
     def _sources(self, step: Load, fields: Arrays, then: _Then, tick: Tick) -> Sequence[Source]:
         """Returns the source of each rank's tiles of an input."""

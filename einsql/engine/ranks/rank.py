@@ -58,12 +58,12 @@ from einsql.engine.ranks.messages import (
 )
 from einsql.engine.ranks.rendezvous import KEY, LOG, reach
 from einsql.engine.ranks.threads import share_cores
+from einsql.engine.ranks.tiered_program import Attempt, Results, TieredProgram
 from einsql.engine.ranks.tile_store import Alone, TileStore, compact, nbytes, obey, read
 from einsql.engine.spmd_executor import SiteProgram
-from einsql.engine.step import Measure
+from einsql.engine.step import Tick
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.ir.spmd.program import Load
-from einsql.kernels import compile_node, join
 from einsql.kernels.runtime.blas import Statement
 from einsql.storage.out_of_memory import available, enough_memory
 
@@ -109,7 +109,7 @@ class Rank:
         self._connection = connection
         self._comm = comm
         self._held = TileStore()
-        self._programs: dict[int, SiteProgram] = {}
+        self._programs: dict[int, TieredProgram] = {}
         self._orders: queue.SimpleQueue[Order | Post | Regroup | None] = queue.SimpleQueue()
         self._posted: deque[Change] = deque()
         self._released: deque[Handle] = deque()
@@ -252,10 +252,7 @@ class Rank:
             if isinstance(command, Decline):
                 return self._declined(order.number, command)
             if isinstance(command, Ship):
-                compile_one = partial(compile_node, jit=command.jit)
-                self._programs[command.plan] = SiteProgram(
-                    command.program, compile_one, partial(join, compile_node=compile_one)
-                )
+                self._programs[command.plan] = TieredProgram(command.program, command.jit)
                 return Done(order.number)
             if isinstance(command, Run):
                 return self._run_with_all(order.number, command)
@@ -274,14 +271,13 @@ class Rank:
             return self._withdraw(transport, self._declined(number, command))
         assert isinstance(command, Run)
         try:
-            program = self._programs[command.plan]
-            transport = RankTransport(self._comm, program.sites, stops)
+            program, tick = self._programs[command.plan], self._tick(number, stops)
+            run = partial(self._run, command, stops)
             with enough_memory, Ignored(), Statement():
-                results, measure = self._run(command, program, transport, self._tick(number, stops))
-            if command.together:
-                transport.agree(CANCELLED if stops() else READY)
-            else:
-                self._proceed(stops)
+                if command.tiers:
+                    results, measure = program.run(Attempt(run, transport.agree), tick)
+                else:
+                    results, measure = run(program.compiled, tick)
         except Abandoned as stop:
             return Failed(number, None, stop.status == CANCELLED)
         except BaseException as error:  # the other ranks must learn of any error
@@ -306,13 +302,10 @@ class Rank:
         return answer
 
     def _run(
-        self,
-        command: Run,
-        program: SiteProgram,
-        transport: RankTransport,
-        tick: Callable[[float], None],
-    ) -> tuple[list[Held], Measure]:
-        loaded = 0
+        self, command: Run, stops: Callable[[], bool], program: SiteProgram, tick: Tick
+    ) -> Results:
+        """Runs a program to its end; if with all other ranks, until all have ended it."""
+        transport, loaded = RankTransport(self._comm, program.sites, stops), 0
 
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:
             nonlocal loaded
@@ -329,6 +322,10 @@ class Rank:
         execute = program.execute if command.measured else program.execute_repeated
         results, measure = execute(transport, load, tick)
         measure.read = loaded
+        if command.together:
+            transport.agree(CANCELLED if stops() else READY)
+        else:
+            self._proceed(stops)
         return results, measure
 
     def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:

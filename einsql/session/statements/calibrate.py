@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.spmd.program import Exchange, Load, Program
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.lowering.graph_program import site_program
-from einsql.planner.compile import compiler
+from einsql.planner.compile import at_sites, compiler
 from einsql.storage.fields import LocalFields
 
 if TYPE_CHECKING:
@@ -208,9 +209,10 @@ class _Measures:
                 # A stride-0 view saves memory; ranks get full tiles.
                 ones = np.broadcast_to(schema.values[0].dtype.numpy.type(1), schema.shape)
                 inputs[step.source.name] = LocalFields({schema.values[0].name: ones})
+        jit = at_sites(self._settings)  # a measurement waits for its kernels
         program: GraphExecutor
         if self._cluster is None:
-            program = SiteProgram(placed, compiler(self._settings))
+            program = SiteProgram(placed, compiler(replace(self._settings, jit=jit)))
         else:
             from einsql.engine.ranks.program import (
                 RankProgram,
@@ -219,7 +221,7 @@ class _Measures:
             def keep(name: str, _: Arrays, loaded: Fields) -> None:
                 inputs[name] = loaded
 
-            program = RankProgram(self._cluster, placed, self._settings.jit, keep)
+            program = RankProgram(self._cluster, placed, jit, keep)
         took: list[list[float]] = []
 
         def run() -> None:

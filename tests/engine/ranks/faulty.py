@@ -103,7 +103,7 @@ def arriving(real: Callable[..., Any], flight: Any) -> Iterator[Any]:
 def main() -> None:
     """Wraps what ranks do, and becomes one."""
     before(rank, "share_cores", "start")
-    before(rank, "SiteProgram", "load")
+    before(rank, "TieredProgram", "load")
     before(mpi_transport.RankTransport, "agree", "agree")
     before(rank, "receive", "listen")
     before(rank.Rank, "_reply", "serve")
