@@ -25,7 +25,7 @@ READY, COMPILING, FAILED, CANCELLED = range(4)
 """Statuses of a rank before an exchange; the greatest one applies to all ranks.
 
 A rank is COMPILING that changes its tier: all ranks begin the program anew, see
-`ranks/tiered_program.py`.
+`tiered_ranks.py`.
 """
 
 LARGEST = 2**30

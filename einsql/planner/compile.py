@@ -28,7 +28,7 @@ def at_sites(settings: Settings) -> str:
     """Returns the mode of compilation of the steps at virtual sites and on devices.
 
     A step waits for its kernel. With `auto` a whole run at sites is of one tier
-    (`engine/tiered_sites.py`, `engine/ranks/tiered_program.py`), so that equal cells at different
+    (`engine/tiered_sites.py`, `engine/tiered_ranks.py`), so that equal cells at different
     sites have equal results.
     """
     return "wait" if settings.jit == "auto" else settings.jit

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from weakref import ReferenceType, ref
 
 import numpy as np
 
 from einsql.core.boxes import common
-from einsql.core.records import dataclass
 from einsql.core.schema import Key, Schema
 from einsql.engine.exchange import Held, paste, slices
 from einsql.engine.ranks import storage
@@ -21,6 +20,8 @@ from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Change, Command, Kept, Run, Sent, Ship, Slice, Source
 from einsql.engine.ranks.shipping import (
     Distribution,
+    PreparedRun,
+    Then,
     detached,
     distribution_of,
     is_joint,
@@ -248,36 +249,6 @@ class RankFields(VersionedFields):
         return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Then:
-    """Callbacks for the inputs of a run.
-
-    Attributes:
-        sent: After the commands are sent; the next message may release tiles that the run reads.
-        done: After the success of the run.
-    """
-
-    sent: list[Callable[[], None]] = field(default_factory=list)
-    done: list[Callable[[], None]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _PreparedRun:
-    """The commands of a run.
-
-    Attributes:
-        results: The handle of the tiles of each root.
-        commands: The command of each rank.
-        then: Callbacks.
-        ahead: Whether the run starts before the previous ones are answered.
-    """
-
-    results: list[Lease]
-    commands: dict[int, Command]
-    then: _Then
-    ahead: bool
-
-
 class RankProgram(GraphExecutor):
     """A program and the ranks that run it; its results stay on the ranks."""
 
@@ -353,9 +324,7 @@ class RankProgram(GraphExecutor):
             for lease, schema, root in zip(leases, self.schemas, placed.roots, strict=True)
         ]
 
-    def _prepared(
-        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
-    ) -> _PreparedRun:
+    def _prepared(self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool) -> PreparedRun:
         """Returns the commands of a run.
 
         Args:
@@ -372,7 +341,7 @@ class RankProgram(GraphExecutor):
             cluster.all(Ship(plan.number, detached(self.program), self._jit), tick)
             self._plan, repeated, self._compiled = plan, False, False
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
-        then = _Then()
+        then = Then()
         for n, step in self._loads.items():
             fields = inputs[step.source.name]
             for rank, source in enumerate(self._sources(step, fields, then, tick)):
@@ -387,9 +356,9 @@ class RankProgram(GraphExecutor):
             r: Run(self._plan.number, loads[r], numbers, measured, together, tiers)
             for r in (range if measured or ahead or tiers else self._working)(cluster.ranks)
         }
-        return _PreparedRun(results, runs, then, ahead)
+        return PreparedRun(results, runs, then, ahead)
 
-    def _ran(self, run: _PreparedRun, tick: Tick) -> Measure:
+    def _ran(self, run: PreparedRun, tick: Tick) -> Measure:
         """Runs the program and returns the measures.
 
         Raises:
@@ -402,7 +371,7 @@ class RankProgram(GraphExecutor):
         self._compiled = self._compiled or measure.tier == "compiled"
         return measure
 
-    def _sources(self, step: Load, fields: Arrays, then: _Then, tick: Tick) -> Sequence[Source]:
+    def _sources(self, step: Load, fields: Arrays, then: Then, tick: Tick) -> Sequence[Source]:
         """Returns the source of each rank's tiles of an input."""
         part = fields if isinstance(fields, WindowFields) else None
         whole = fields if part is None else part.whole
@@ -421,7 +390,7 @@ class RankProgram(GraphExecutor):
                 return [Slice(s, cut.at) for s in self._placed(load, whole.stored, then, tick)]
         return self._placed(step, fields, then, tick)
 
-    def _placed(self, step: Load, fields: Arrays, then: _Then, tick: Tick) -> Sequence[Kept | Sent]:
+    def _placed(self, step: Load, fields: Arrays, then: Then, tick: Tick) -> Sequence[Kept | Sent]:
         """Returns the source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
         on_ranks = fields if isinstance(fields, RankFields) and fields.cluster is cluster else None
@@ -463,7 +432,7 @@ class RankProgram(GraphExecutor):
         step: Load,
         part: WindowFields,
         tensor: RankFields,
-        then: _Then,
+        then: Then,
         tick: Tick,
     ) -> Sequence[Source]:
         """Returns the source of each rank's tiles of a part of an input on ranks."""

@@ -58,10 +58,10 @@ from einsql.engine.ranks.messages import (
 )
 from einsql.engine.ranks.rendezvous import KEY, LOG, reach
 from einsql.engine.ranks.threads import share_cores
-from einsql.engine.ranks.tiered_program import Attempt, Results, TieredProgram
 from einsql.engine.ranks.tile_store import Alone, TileStore, compact, nbytes, obey, read
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Tick
+from einsql.engine.tiered_ranks import Attempt, Results, TieredProgram
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.ir.spmd.program import Load
 from einsql.kernels.runtime.blas import Statement

@@ -1,9 +1,9 @@
-"""Preparation of data for ranks: programs without their graphs, and sets of tiles."""
+"""Preparation of runs for ranks: commands, programs without their graphs, and sets of tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from einsql.core.boxes import common_volumes, volumes
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.exchange import Held, slices
-from einsql.engine.ranks.messages import Sent, Slice, Source
+from einsql.engine.ranks.groups import Lease
+from einsql.engine.ranks.messages import Command, Sent, Slice, Source
 from einsql.engine.ranks.tile_store import nbytes
 from einsql.engine.spmd_executor import ALONG
 from einsql.engine.step import Arrays
@@ -21,6 +22,36 @@ from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, Ste
 
 MOST_TILES = 4096
 """Greatest number of tiles for which ranks cache a tensor; others are sent by every statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """Callbacks for the inputs of a run.
+
+    Attributes:
+        sent: After the commands are sent; the next message may release tiles that the run reads.
+        done: After the success of the run.
+    """
+
+    sent: list[Callable[[], None]] = field(default_factory=list)
+    done: list[Callable[[], None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """The commands of a run.
+
+    Attributes:
+        results: The handle of the tiles of each root.
+        commands: The command of each rank.
+        then: Callbacks.
+        ahead: Whether the run starts before the previous ones are answered.
+    """
+
+    results: list[Lease]
+    commands: dict[int, Command]
+    then: Then
+    ahead: bool
 
 
 def detached(program: Program) -> Program:

@@ -98,7 +98,7 @@ def test_ranks_switch_in_the_middle_of_a_run(compilers: Compilers) -> None:
         values = con.execute("SELECT k, val FROM a WHERE i = 0").fetch_numpy()
         others = [np.delete(values, j).min() for j in range(5)]
         expected = [min(o, values[j] + 1) for j, o in enumerate(others)]
-        np.testing.assert_array_equal(row[:5], np.float32(expected))
+        np.testing.assert_array_equal(row[:5], np.array(expected, np.float32))
 
 
 def test_an_error_is_the_same_and_leaves_the_ranks_alive(compilers: Compilers) -> None:
@@ -123,7 +123,8 @@ def test_a_loop_runs_ahead_when_its_kernels_are_compiled(compilers: Compilers) -
             con.execute("CREATE TENSOR c AS SELECT i, k, val FROM a")
             con.execute(loop)
             results.append(con.execute("SELECT i, k, val FROM c").fetch_numpy())
-    np.testing.assert_allclose(*results, rtol=1e-5)
+    plain, compiled = results
+    np.testing.assert_allclose(plain, compiled, rtol=1e-5)
 
 
 def test_a_query_over_tiles_does_not_wait(compilers: Compilers) -> None:
