@@ -14,10 +14,11 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
 from einsql.frontends.duckdb import kernels
 from einsql.planner.plan import Plan
+from einsql.storage.arrow_arrays import arrow_type
 from einsql.storage.duckdb import streams
 from einsql.storage.fields import Fields
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.results.result import Result, arrow_type
+from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from einsql.session.statements.target import changed
 from einsql.session.statements.value_checks import refuse_violations
 from einsql.session.statements.write_set import WriteSet
 from einsql.sql.binder.dml import Insertion
+from einsql.storage.arrow_arrays import numpy_array
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.fields import LocalFields
 from einsql.storage.objects import Tensor
@@ -178,7 +179,7 @@ def _typed(name: str, type_name: str, column: pa.ChunkedArray) -> tuple[DType, n
             f"Tensors have no type {type_name}, which {name} has",
             hint=f"Cast it: {name}::DOUBLE. Types are {', '.join(t.value for t in DType)}.",
         )
-    return dtype, column.to_numpy()
+    return dtype, numpy_array(column.combine_chunks())
 
 
 # ---- INSERT, UPDATE and DELETE

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from einsql.core import forks
 from einsql.core.lazy_module import LazyModule
+from einsql.core.schema import DType
 from einsql.core.settings import Settings
 from einsql.errors import Error, OperationalError, ProgrammingError
+from einsql.storage.arrow_arrays import arrow_array, null_mask, numpy_array
 from einsql.storage.duckdb.failures import is_invalidated, translate, translated
 from einsql.storage.duckdb.guarded_connection import Access, GuardedConnection
 from einsql.storage.duckdb.profiling import Profiling
@@ -290,9 +292,8 @@ class Duck:
 
         def over_arrow(values: Any) -> Any:
             column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-            mask = column.is_null().to_numpy(zero_copy_only=False)
-            computed = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
-            return pa.array(computed, type=pa.float64(), mask=mask)
+            numbers = numpy_array(column.fill_null(0.0))
+            return arrow_array(function(numbers), DType.DOUBLE, ~null_mask(column))
 
         _ = self.con
         # Outside the running transaction, whose ROLLBACK would remove the function. DuckDB keeps

@@ -12,8 +12,9 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.boxes import runs
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, valid
+from einsql.storage.arrow_arrays import arrow_array, arrow_type
 from einsql.storage.duckdb.pushdown import understood
-from einsql.storage.results.result import Result, arrow_type
+from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,22 +93,19 @@ class Rows:
                 continue
             columns = []
             for c in chosen:
-                mask = None
+                known = None
                 if c.key is not None:
                     axis = next(n for n, k in enumerate(keys) if k.name == c.key)
                     array = _key(here, axis)
                 else:
                     assert c.field is not None
                     array = loaded(values[c.field][at], c.dtype).reshape(-1)
-                    known = flags.get(valid(c.field))
-                    mask = None if known is None else ~known[at].reshape(-1)
+                    flag = flags.get(valid(c.field))
+                    known = None if flag is None else flag[at].reshape(-1)
                 if present is not None and not present.all():
                     array = array[present]
-                    mask = None if mask is None else mask[present]
-                dtype = _shown(c.dtype)
-                if dtype is not c.dtype:
-                    array = array.astype(np.float32)
-                columns.append(pa.array(array, type=arrow_type(dtype), mask=mask))
+                    known = None if known is None else known[present]
+                columns.append(arrow_array(array, _shown(c.dtype), known))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -158,7 +156,9 @@ def _source() -> type[Any]:
 def stream(result: Result, names: tuple[str, ...]) -> object:
     """The object by which DuckDB scans a result.
 
-    Remote fields are fetched first, because DuckDB must not wait for ranks.
+    Up to `ROWS` rows are a table. More rows are a data set, which reads the columns and key ranges
+    that DuckDB needs; its import takes as long as DuckDB's. Remote fields are fetched first,
+    because DuckDB must not wait for ranks.
     """
     if result.fields.sites is not None:
         import pyarrow as pa  # as above
@@ -168,7 +168,10 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
             for column, c in zip(result.arrow().columns, result.columns, strict=True)
         ]
         return pa.table(columns, names=list(names))
-    return _source()(Rows(result, names))
+    rows = Rows(result, names)
+    if result.schema.size <= ROWS:
+        return rows.reader().read_all()
+    return _source()(rows)
 
 
 def no_rows(names: Sequence[str], dtypes: Sequence[DType]) -> pa.Table:

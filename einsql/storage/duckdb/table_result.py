@@ -12,6 +12,7 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.records import dataclass
 from einsql.errors import Error, InterfaceError
+from einsql.storage.arrow_arrays import null_mask, numpy_array
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.results.row_result_base import Keyless
 
@@ -102,12 +103,12 @@ class TableResult(Keyless):
                     values = values.fill_null(fill)
                 except (pa.ArrowException, OverflowError):
                     raise InterfaceError(f"{name} is {kind}, which cannot hold {fill!r}") from None
-            mask = values.is_null().to_numpy(zero_copy_only=False)
+            mask = null_mask(values)
             is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
             if mask.any() and is_number:
-                array = values.fill_null(0).to_numpy(zero_copy_only=False)
+                array = numpy_array(values.fill_null(0))
             else:
-                array = values.to_numpy(zero_copy_only=False)
+                array = numpy_array(values)
             arrays[name] = np.ma.masked_array(array, mask) if mask.any() else array
         return arrays
 

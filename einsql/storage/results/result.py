@@ -15,6 +15,7 @@ from einsql.core.schema import PRESENT, DType, Key, Schema, valid
 from einsql.errors import InterfaceError
 from einsql.ir.functions.casts import cast_array
 from einsql.storage.array_ownership import distinct
+from einsql.storage.arrow_arrays import arrow_array, arrow_type
 from einsql.storage.fields import Fields, Term
 from einsql.storage.out_of_memory import enough_memory
 from einsql.storage.relation import count_true
@@ -271,8 +272,7 @@ class Result:
             arrays = []
             for c in self.columns:
                 values, known = self._column(c, index)
-                mask = None if known is None else ~known
-                arrays.append(pa.array(values, type=arrow_type(c.dtype), mask=mask))
+                arrays.append(arrow_array(values, c.dtype, known))
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -288,19 +288,3 @@ def _filler(fill: Any, column: ResultColumn) -> np.ndarray:
         if column.dtype.is_float or filler == filling:
             return filler
     raise InterfaceError(f"{column.name} is {column.dtype.value}, which cannot hold {fill!r}")
-
-
-def arrow_type(dtype: DType) -> pa.DataType:
-    """The Arrow type of a value type; FLOAT for BFLOAT16, which Arrow lacks."""
-    import pyarrow as pa  # as above
-
-    return {
-        DType.BOOLEAN: pa.bool_(),
-        DType.TINYINT: pa.int8(),
-        DType.INTEGER: pa.int32(),
-        DType.BIGINT: pa.int64(),
-        DType.HALF: pa.float16(),
-        DType.BFLOAT16: pa.float32(),
-        DType.FLOAT: pa.float32(),
-        DType.DOUBLE: pa.float64(),
-    }[dtype]

@@ -15,9 +15,10 @@ from einsql.ir.tra.block_schema import BlockSchema, Dim, KeyTuple, sizes
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.plan import Node
 from einsql.ir.tra.typing import assembled
+from einsql.storage.arrow_arrays import arrow_type
 from einsql.storage.block_relation import PlacedBlocks, assemble
 from einsql.storage.fields import Fields, LocalFields
-from einsql.storage.results.result import Result, ResultColumn, arrow_type
+from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
