@@ -300,20 +300,16 @@ class Plan(ProductViews):
         # Without copies the terms are one axis, or none if each sum has one term.
         pieces = slices(self.extents, [*parts, *[1] * (len(self.units) - self.kept)])
         terms = [slice(n * self.terms, min((n + 1) * self.terms, self.k)) for n in range(blocks)]
-        matrices = []
+        stacks: list[_gemm.Stack] = []
         for part, block in product(pieces, range(blocks)):
             piece = part if blocks == 1 else (*part[:-1], terms[block])
             out = array[block].transpose(self.arranged).reshape(self.extents[: self.kept])
-            stacks = self.matrices(*views, out, piece)
-            shape = stacks[2].shape[: self.free]
-            for at in np.ndindex(shape):
-                x, y, z = (np.broadcast_to(s, (*shape, *s.shape[-2:]))[at] for s in stacks)
-                single = self.vectors and y.strides[0] == y.itemsize
-                if self.free and self.vectors and not single:
-                    return None  # too small for calls of matrices
-                step = 1 if single else len(x)
-                matrices += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
-        return _gemm.calls_for(matrices, (a, b, array))
+            x, y, z = self.matrices(*views, out, piece)
+            single = self.vectors and y.strides[-2] == y.itemsize
+            if self.free and self.vectors and not single:
+                return None  # too small for calls of matrices
+            stacks.append(_gemm.stack_of(x, y, z, by_row=single))
+        return _gemm.calls_for(stacks, (a, b, array))
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """Computes the complete product on one thread."""

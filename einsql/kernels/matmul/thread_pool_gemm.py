@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache as cached
+from math import prod
 
 import numpy as np
 
@@ -67,6 +68,42 @@ Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Two operands `[M, K]` and `[K, N]` and their product `[M, N]`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Products of matrices with equal extents and strides.
+
+    Attributes:
+        first: The matrices of the first product, FLOAT or DOUBLE and not empty.
+        offsets: int64 (products, 3), the distance in bytes of each product's matrices from the
+            first ones.
+    """
+
+    first: Matrices
+    offsets: np.ndarray
+
+
+def stack_of(a: np.ndarray, b: np.ndarray, out: np.ndarray, *, by_row: bool) -> Stack:
+    """Returns the products of stacks of matrices.
+
+    Args:
+        a: `[…, M, K]`; its first axes are broadcast to those of the result.
+        b: `[…, K, N]`, likewise.
+        out: `[…, M, N]`.
+        by_row: Whether each row of the left matrices is a product of its own.
+    """
+    stack, rows = out.shape[:-2], out.shape[-2]
+    arrays = [np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, b, out)]
+    left, right, target = (x[(0,) * len(stack)] for x in arrays)
+    strides = np.array([x.strides[: len(stack)] for x in arrays], np.int64).T
+    extents = stack
+    if by_row:
+        extents = (*stack, rows)
+        strides = np.vstack([strides, [left.strides[0], 0, target.strides[0]]])
+        left, target = left[:1], target[:1]
+    places = np.indices(extents).reshape(len(extents), prod(extents))
+    return Stack((left, right, target), places.T @ strides)
+
+
 class NotAtHandError(Exception):
     """A function is being compiled, and the statement does not wait."""
 
@@ -114,11 +151,11 @@ class Calls:
         thread_team.start(self._job, threads, reads, bases)
 
 
-def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
+def calls_for(stacks: Sequence[Stack], arrays: Matrices) -> Calls | None:
     """Creates the calls of the pieces of a product.
 
     Args:
-        pieces: The matrices of the pieces, FLOAT or DOUBLE and not empty.
+        stacks: The products of the pieces.
         arrays: The two operands and the result that contain the pieces.
 
     Returns:
@@ -130,17 +167,19 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
     library = blas.library()
     if library is None:
         return None
-    turned = blas.stepped(pieces[0][2])[0] != blas.PLAIN
+    turned = blas.stepped(stacks[0].first[2])[0] != blas.PLAIN
     if turned:  # the transposed product is in C order
-        pieces = [(b.T, a.T, out.T) for a, b, out in pieces]
+        stacks = [_transposed(s) for s in stacks]
         arrays = arrays[1], arrays[0], arrays[2]
     size = arrays[2].itemsize
     bases = [x.ctypes.data for x in arrays]
+    pieces = [s.first for s in stacks]
     vectors = all(1 in out.shape for _, _, out in pieces)
     form = _MATRICES if not vectors else _ROWS if _in_rows(pieces) else _VECTORS
-    table = [form.row(*piece, bases) for piece in pieces]
-    if any(not row for row in table):
+    tables = [_table(form, s, bases, vectors) for s in stacks]
+    if not all(map(len, tables)):
         return None
+    table = np.concatenate(tables)
     left, right, target = form.places
     # A vector may be the left operand.
     if turned != (vectors and pieces[0][2].shape[0] == 1):
@@ -153,11 +192,28 @@ def calls_for(pieces: Sequence[Matrices], arrays: Matrices) -> Calls | None:
     if kernel is None:
         raise NotAtHandError
     if by_rows:
-        rows = np.array(table, np.int64)
-        return Calls(kernel.address, rows, places, streamed, blas=False)
+        return Calls(kernel.address, table, places, streamed, blas=False)
     address = (library.gemv if vectors else library.gemm)[size]
-    rows = np.array([[address, *row] for row in table], np.int64)
+    rows = np.insert(table, 0, address, axis=1)
     return Calls(kernel.address, rows, places, streamed)
+
+
+def _transposed(stack: Stack) -> Stack:
+    a, b, out = stack.first
+    return Stack((b.T, a.T, out.T), stack.offsets[:, [1, 0, 2]])
+
+
+def _table(form: _Form, stack: Stack, bases: Sequence[int], vectors: bool) -> np.ndarray:
+    """The arguments of the calls of a stack, int64 (calls, arguments); empty if BLAS cannot run."""
+    row = form.row(*stack.first, bases)
+    if not row:
+        return np.empty((0, 0), np.int64)
+    table = np.tile(np.array(row, np.int64), (len(stack.offsets), 1))
+    swapped = vectors and stack.first[2].shape[0] == 1  # the matrix comes first, see `_distances`
+    function = form is not _ROWS  # the first argument, which the row lacks
+    columns = [place - function for place in form.places]
+    table[:, columns] += stack.offsets[:, [1, 0, 2]] if swapped else stack.offsets
+    return table
 
 
 def _distances(piece: Matrices, bases: Sequence[int]) -> list[int]:
