@@ -29,7 +29,7 @@ def main(what: str, number: str, folder: str, answer: str = "") -> None:
     statement = STATEMENTS[int(number)]
     arrays = loaded(statement, Path(folder), "")
     if what == "numpy":
-        found = statement.numpy(*arrays.values())
+        answer_array = statement.numpy(*arrays.values())
     else:
         import einsql
 
@@ -39,10 +39,10 @@ def main(what: str, number: str, folder: str, answer: str = "") -> None:
         if what == "session":
             _session(con, statement, Path(folder))
         if what != "start":
-            found = run(con, statement, sql)
+            answer_array = run(con, statement, sql)
         con.close()
     if answer:
-        np.save(answer, plain(found))
+        np.save(answer, plain(answer_array))
 
 
 def loaded(statement: Statement, folder: Path, shape: str) -> dict[str, Array]:
@@ -79,32 +79,39 @@ def run(con: einsql.Connection, statement: Statement, sql: str) -> Any:
     return cursor.fetch_numpy(fill=statement.fill)
 
 
-def plain(found: Any) -> Array:
+def plain(answer: Any) -> Array:
     """An answer of one or several columns as one array."""
-    return np.stack(list(found.values())) if isinstance(found, dict) else np.asarray(found)
+    return np.stack(list(answer.values())) if isinstance(answer, dict) else np.asarray(answer)
 
 
 def _session(con: einsql.Connection, statement: Statement, folder: Path) -> None:
-    """Writes the seconds of runs on the first shape, on another one, and on the first again."""
+    """Writes the seconds of runs on the first shape, on another one, and on the first again.
+
+    Repeated runs are those of another connection, which waits for kernels: a changed setting would
+    drop the plans of this one.
+    """
+    import einsql
+
+    waiting = einsql.connect(config={"jit": "wait"})
     seconds: dict[str, float] = {}
 
     def turn(what: str, shape: str, sizes: Mapping[str, int]) -> None:
         arrays = loaded(statement, folder, shape)
-        if statement.before:
-            con.execute("DROP TENSOR IF EXISTS w")
-        prepare(con, statement, sizes, arrays)
         sql = text(statement, sizes)
+        for connection in (con, waiting):
+            if statement.before:
+                connection.execute("DROP TENSOR IF EXISTS w")
+            prepare(connection, statement, sizes, arrays)
         start = time.perf_counter()
-        found = run(con, statement, sql)
+        answer = run(con, statement, sql)
         seconds[what] = time.perf_counter() - start
-        np.save(folder / f"{what}.answer.npy", plain(found))
-        con.execute("SET jit = 'wait'")
-        seconds[f"{what}, repeated"] = repeated(con, statement, sql)
-        con.execute("SET jit = 'auto'")
+        np.save(folder / f"{what}.answer.npy", plain(answer))
+        seconds[f"{what}, repeated"] = repeated(waiting, statement, sql)
 
     turn("first", "", statement.sizes)
     turn("new", "larger.", statement.larger())
     turn("seen", "", statement.sizes)
+    waiting.close()
     (folder / "session.json").write_text(json.dumps(seconds))
 
 

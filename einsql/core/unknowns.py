@@ -42,6 +42,14 @@ def spelling(number: object) -> Any:
     return number if type(number) is Unknown else repr(number)
 
 
+def symbol(spelled: Any) -> str:
+    """A text for a spelling, by which expressions are ordered.
+
+    The text of an unknown is its place: its value would become a condition.
+    """
+    return f"?{spelled.slot:06}" if type(spelled) is Unknown else str(spelled)
+
+
 class Recorder:
     """The terms, conditions and objects of one planning, as a program of its extents.
 

@@ -70,6 +70,27 @@ def test_a_shape_is_planned_once(con: einsql.Connection) -> None:
     assert before - kernels <= 1
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT d, AVG(val) AS mean, STDDEV(val) AS deviation FROM x GROUP BY d",
+        "WITH m AS (SELECT d, AVG(val) AS val FROM x GROUP BY d) "
+        "SELECT t, d, x.val - m.val AS val FROM x JOIN m USING (d)",
+        "SELECT VAR_POP(val) + COUNT(*) * AVG(val * 2) AS v FROM x",
+    ],
+)
+def test_counts_of_keys_are_no_conditions(con: einsql.Connection, sql: str) -> None:
+    for t, plans in ((2000, 1), (2251, 0), (1990, 0)):
+        give(con, (t, 16))
+        assert planned(con, sql) == plans
+        fresh = einsql.connect()
+        give(fresh, (t, 16))
+        fresh.execute("SET jit = 'wait'")
+        expected, answer = (c.execute(sql).fetchall() for c in (fresh, con))
+        np.testing.assert_allclose(answer, expected, rtol=1e-6)
+        fresh.close()
+
+
 class Prepared:
     """A prepared statement for one number, and its template for the ten numbers around it."""
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from einsql.core.records import dataclass
+from einsql.core.unknowns import symbol
 from einsql.ir.einsum.graph import (
     Axis,
     Call,
@@ -185,7 +186,7 @@ class _Arrangement:
             case Param():
                 return expr, f"2 ?{expr.number:03}"
             case Const():
-                return expr, f"3 {expr.spelling} {expr.dtype.value}"
+                return expr, f"3 {symbol(expr.spelling)} {expr.dtype.value}"
         if expr.fn == "and":
             return self._conjunction(expr)
         parts = [self._arranged(a) for a in expr.args]
