@@ -159,21 +159,29 @@ def _begun(_: object) -> Connection:
 _default = PerProcess(_begun)
 
 
-def einsum(expression: str, *operands: object) -> np.ndarray:
+def einsum(
+    expression: str, *operands: object, combine: str = "mul", reduce: str = "sum"
+) -> np.ndarray:
     """Evaluates an einsum expression as numpy.einsum does, on einsql's engine.
 
     Args:
         expression: The expression, such as "ij,jk->ik"; it may use ellipsis, implicit output
             and diagonals.
         operands: One array for each term.
+        combine: The function ⊗ of the operands' values: "mul", "add", "greatest" or another
+            function of two arguments of SQL. With more operands it is applied from the left.
+        reduce: The aggregate ⊕ over the labels that the result lacks: "sum", "product", "min",
+            "max", "bool_and" or "bool_or".
 
     Returns:
-        A new array. Integers are summed in BIGINT; an overflow raises DataError.
+        A new array. Integers are summed in BIGINT; an overflow raises DataError. Over no values
+        a sum is 0, and MIN and MAX of floats are infinite.
 
     Raises:
-        ProgrammingError: The expression does not fit the arrays.
+        ProgrammingError: The expression does not fit the arrays, or an operation their types.
+        DataError: An overflow, or MIN or MAX of no integers.
     """
-    return _default.get().einsum(expression, operands)
+    return _default.get().einsum(expression, operands, combine=combine, reduce=reduce)
 
 
 def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:

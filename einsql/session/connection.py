@@ -285,9 +285,11 @@ class Connection(Lifetime):
     ) -> None:
         self.context.progress.report_step = report
 
-    def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
-        """Evaluates an einsum expression on this connection's engine; empty sums are zeros."""
-        return einsum_call.run_einsum(self.context, spec, arrays)
+    def einsum(
+        self, spec: str, arrays: Sequence[object], *, combine: str = "mul", reduce: str = "sum"
+    ) -> np.ndarray:
+        """Evaluates an einsum expression on this connection's engine; see `einsql.einsum`."""
+        return einsum_call.run_einsum(self.context, spec, arrays, combine, reduce)
 
     @contextmanager
     def running(self, frame: FrameType, parameters: Sequence[object]) -> Iterator[None]:

@@ -10,12 +10,13 @@ import numpy as np
 from einsql.core.bfloat16 import loaded
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
-from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema, valid
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Input
 from einsql.ir.einsum.notation import Spec, parse_spec
 from einsql.planner.plan import Plan
 from einsql.planner.planner import BinderCatalog, make_plan
+from einsql.sql.binder.einsum_algebra import Algebra
 from einsql.sql.binder.einsum_call import einsum_relation
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation
@@ -48,38 +49,44 @@ class EinsumPlan:
     indices: tuple[Index | None, ...]
 
 
-def run_einsum(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
+def run_einsum(
+    ctx: Context, text: str, operands: Sequence[object], combine: str, reduce: str
+) -> np.ndarray:
     """Evaluates an einsum expression over arrays, as numpy.einsum does.
 
     Args:
         ctx: The session.
         text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
         operands: One array for each term; axes of length 1 stretch as in NumPy.
+        combine: The name of the scalar function ⊗.
+        reduce: The name of the reduction ⊕.
 
     Returns:
-        A new array; empty sums are 0.
+        A new array; empty sums are 0, see `Algebra.empty`.
 
     Raises:
         InterfaceError: The expression is no string, or an operand is no array.
-        ProgrammingError: The expression does not fit the arrays.
+        ProgrammingError: The expression does not fit the arrays, or an operation their types.
+        DataError: MIN or MAX of no integers.
         OperationalError: The connection's transaction is aborted.
     """
     if not isinstance(text, str):
         raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
+    algebra = Algebra.named(combine, reduce)
     ctx.duck.refuse_aborted()
     if ctx.settings.plan is not None:
         plan_files.refresh(ctx)
     with enough_memory:
-        return _evaluate(ctx, text, operands)
+        return _evaluate(ctx, text, operands, algebra)
 
 
-def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray:
+def _evaluate(ctx: Context, text: str, operands: Sequence[object], algebra: Algebra) -> np.ndarray:
     held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
     forms = tuple((h.schema.shape, h.schema.values[0].dtype, h.fields.is_sparse) for h in held)
-    key = ("einsum", text, forms, ctx.settings.float_math, ctx.settings.jit)
+    key = ("einsum", text, algebra, forms, ctx.settings.float_math, ctx.settings.jit)
     planned = ctx.plans.get(key)
     if not isinstance(planned, EinsumPlan):
-        planned = _plan(ctx, text, forms)
+        planned = _plan(ctx, text, forms, algebra)
         ctx.plans.put(key, planned)
     inputs: dict[str, Fields] = {}
     for n, (relation, index) in enumerate(zip(held, planned.indices, strict=True)):
@@ -88,14 +95,16 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object]) -> np.ndarray
     plan = planned.plan
     (root,) = plan.program.run(inputs, ctx.tick)
     result = loaded(np.asarray(root["val"]), plan.schema.dtype("val"))
-    present = root.get(PRESENT)
-    if present is not None and not present.all():
-        result = np.where(present, result, np.zeros((), result.dtype))
+    for flag in (PRESENT, valid("val")):
+        known = root.get(flag)
+        if known is not None and not known.all():
+            empty = algebra.empty(plan.schema.dtype("val"))
+            result = np.where(known, result, empty).astype(result.dtype, copy=False)
     shared = any(np.may_share_memory(result, i["val"]) for i in inputs.values() if not i.is_sparse)
     return result if result.flags.writeable and not shared else result.copy()
 
 
-def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> EinsumPlan:
+def _plan(ctx: Context, text: str, forms: Sequence[Form], algebra: Algebra) -> EinsumPlan:
     spec = parse_spec(text, [len(shape) for shape, _, _ in forms])
     extents: dict[str, int] = {}
     for labels, (shape, _, _) in zip(spec.inputs, forms, strict=True):
@@ -120,7 +129,7 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form]) -> EinsumPlan:
         relations.append(Relation(node, (*columns, Column("val", dtype, field="val"))))
         terms.append(tuple(x for x, _ in axes))
     stays = ctx.settings.float_math == "float"
-    relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
+    relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays, algebra)
     catalog = BinderCatalog(
         ctx.store, ctx.settings, ctx.in_scope, ctx.tick, BoundParameters(), memory=ctx.memory
     )

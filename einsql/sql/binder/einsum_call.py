@@ -8,6 +8,7 @@ from math import prod
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import (
@@ -16,6 +17,7 @@ from einsql.ir.einsum.graph import (
     EinSum,
     Expr,
     Input,
+    Label,
     Operand,
     Output,
     Value,
@@ -36,9 +38,11 @@ from einsql.ir.layout import Layout, Mesh, placement
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
-from einsql.sql.parser.positions import position
+from einsql.sql.binder.einsum_algebra import SUM_OF_PRODUCTS, Algebra
+from einsql.sql.binder.project import project
+from einsql.sql.parser.positions import position, positioned
 from einsql.sql.scope.relation import Column, Relation, as_elements, known_bounds
-from einsql.sql.typing.typed_expr import Typed, apply
+from einsql.sql.typing.typed_expr import Typed
 
 
 def _column(label: str, output: Sequence[str]) -> str:
@@ -54,16 +58,18 @@ def _column(label: str, output: Sequence[str]) -> str:
 def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
     """Binds EINSUM(spec, tensor, …): the sum of products, one row per output key.
 
-    With `sharded := true` the labels of the specification carry mesh axes, and a mesh axis without
-    a label leaves the result unreduced.
+    `combine := 'add'` and `reduce := 'min'` set other operations than product and sum. With
+    `sharded := true` the labels of the specification carry mesh axes, and a mesh axis without a
+    label leaves the result unreduced.
 
     Raises:
-        ProgrammingError: Ranks or bounds are incompatible, an argument is not a tensor's name, or
-            mesh axes contradict each other.
+        ProgrammingError: Ranks or bounds are incompatible, an argument is not a tensor's name, an
+            operation is unknown or does not accept the values, or mesh axes contradict each other.
+        NotSupportedError: A reduction other than a sum stays unreduced.
     """
     at = position(call)
     args = [a for a in call.expressions if not isinstance(a, exp.PropertyEQ)]
-    options = [_is_sharded(a) for a in call.expressions if isinstance(a, exp.PropertyEQ)]
+    options = _Options.of([a for a in call.expressions if isinstance(a, exp.PropertyEQ)])
     if not args or not isinstance(args[0], exp.Literal) or not args[0].is_string:
         raise ProgrammingError("EINSUM needs its expression as text first", position=at)
     relations: list[Relation] = []
@@ -79,9 +85,10 @@ def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
             )
     text, ranks = args[0].name, [len(_keys(r)) for r in relations]
     try:
-        if True in options:
-            return _sharded(query, text, relations)
-        return einsum_relation(parse_spec(text, ranks), relations, query.catalog.float_stays)
+        if options.sharded:
+            return _sharded(query, text, relations, options.algebra)
+        spec = parse_spec(text, ranks)
+        return einsum_relation(spec, relations, query.catalog.float_stays, options.algebra)
     except Error as error:
         start = position(args[0])
         inside = None if start is None or error.position is None else start + 1 + error.position
@@ -89,28 +96,55 @@ def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
         raise
 
 
-def _is_sharded(option: exp.PropertyEQ) -> bool:
-    """The value of the option `sharded := true`.
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of a call.
 
-    Raises:
-        ProgrammingError: It is another option, or its value is not TRUE or FALSE.
+    Attributes:
+        sharded: Whether labels carry mesh axes.
+        algebra: The operations.
     """
-    setting = option.expression
-    if option.name.lower() != "sharded" or not isinstance(setting, exp.Boolean):
-        raise ProgrammingError(
-            f"EINSUM has no option {option.name} := {setting.sql()}",
-            hint="sharded := true reads mesh axes: EINSUM('b_data e, e f -> b_data f', x, w, "
-            "sharded := true).",
-            position=position(option),
-        )
-    return bool(setting.this)
+
+    sharded: bool = False
+    algebra: Algebra = SUM_OF_PRODUCTS
+
+    @classmethod
+    def of(cls, options: Sequence[exp.PropertyEQ]) -> _Options:
+        """Returns the options that a call sets.
+
+        Raises:
+            ProgrammingError: There is no such option, or its value has the wrong type.
+        """
+        known = cls()
+        for option in options:
+            name, setting = option.name.lower(), option.expression
+            with positioned(option):
+                if name == "sharded" and isinstance(setting, exp.Boolean):
+                    known = replace(known, sharded=bool(setting.this))
+                elif name in ("combine", "reduce") and _is_text(setting):
+                    names = known.algebra.combine, known.algebra.reduce
+                    by = dict(zip(("combine", "reduce"), names, strict=True)) | {name: setting.name}
+                    known = replace(known, algebra=Algebra.named(**by))
+                else:
+                    raise ProgrammingError(
+                        f"EINSUM has no option {option.name} := {setting.sql()}",
+                        hint="combine := 'add', reduce := 'min' set the operations; "
+                        "sharded := true reads mesh axes: EINSUM('b_data e, e f -> b_data f', x, "
+                        "w, sharded := true).",
+                    )
+        return known
 
 
-def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relation:
+def _is_text(setting: exp.Expr) -> bool:
+    return isinstance(setting, exp.Literal) and bool(setting.is_string)
+
+
+def _sharded(query: Binder, text: str, relations: Sequence[Relation], algebra: Algebra) -> Relation:
     """Binds a specification with mesh axes; at one site the axes have no effect.
 
     Raises:
         ProgrammingError: See `bind_einsum`; the position is the offset in the specification.
+        NotSupportedError: A reduction other than a sum stays unreduced.
     """
     catalog = query.catalog
     mesh = Mesh(catalog.mesh)
@@ -121,7 +155,14 @@ def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relatio
             hint=f"SET mesh = 'data={catalog.sites}' names their axes.",
         )
     if not mesh.axes:
-        return einsum_relation(sharded.spec, relations, catalog.float_stays)
+        return einsum_relation(sharded.spec, relations, catalog.float_stays, algebra)
+    waiting = [u for u in (sharded.unreduced, *sharded.unreduced_inputs) if u.axes]
+    if waiting and algebra != SUM_OF_PRODUCTS:
+        raise NotSupportedError(
+            "Only a sum of products stays unreduced",
+            hint="Complete the result: leave its axis out.",
+            position=waiting[0].at,
+        )
     sharded, relations = _over_parts(sharded, relations, mesh)
     spec = sharded.spec
     labels = tuple(dict.fromkeys(x for term in spec.inputs for x in term))
@@ -134,7 +175,7 @@ def _sharded(query: Binder, text: str, relations: Sequence[Relation]) -> Relatio
         if not (is_read_there and is_free):
             relation = _placed(relation, [c.key or "" for c in _keys(relation)], axes, mesh)
         operands.append(relation)
-    sums = einsum_relation(spec, operands, catalog.float_stays)
+    sums = einsum_relation(spec, operands, catalog.float_stays, algebra)
     assert isinstance(sums.node, EinSum)
     grid = grid_of(mesh, labels, tuple(cells.values()))
     if not sharded.unreduced.axes:
@@ -252,11 +293,23 @@ def _keys(relation: Relation) -> list[Column]:
     return [c for c in relation.columns if c.key is not None]
 
 
-def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool) -> Relation:
+def einsum_relation(
+    spec: Spec,
+    relations: Sequence[Relation],
+    float_stays: bool,
+    algebra: Algebra = SUM_OF_PRODUCTS,
+) -> Relation:
     """Builds the relation of a parsed einsum expression.
 
+    Args:
+        spec: The labels.
+        relations: The operands.
+        float_stays: Whether sums of FLOAT are FLOAT.
+        algebra: The operations.
+
     Raises:
-        ProgrammingError: A label has different bounds, or an operand has hidden keys.
+        ProgrammingError: A label has different bounds, an operand has hidden keys, or an operation
+            does not accept the values.
     """
     domain = Domain()
     factors: list[Typed] = []
@@ -288,13 +341,12 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
             present = Value(number, valid(field), DType.BOOLEAN)
         dtype = values[0].dtype
         factors.append(Typed(Value(number, field, dtype), dtype, present))
-    product = factors[0]
-    for factor in factors[1:]:
-        product = apply("mul", [product, factor], float_stays)
     output = spec.output
     aggregation = Aggregation(domain, output, bool(output), float_stays)
-    total = aggregation.bind("sum", [product], TRUE)
-    node = aggregation.finish()[0]
+    total = aggregation.bind(algebra.reduce, [algebra.combined(factors, float_stays)], TRUE)
+    first, *later = aggregation.finish()
+    if algebra.has_state:
+        return _projected(domain, output, total, [first, *later])
     assert isinstance(total.value, Value)
     renamed = tuple(
         Output("val", o.args, o.dtype, o.reduction, o.where)
@@ -302,8 +354,21 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
         else Output(valid("val"), o.args, o.dtype, o.reduction, o.where)
         if o.name != PRESENT
         else o
-        for o in node.outputs
+        for o in first.outputs
     )
     summed = domain.node(output, renamed)
     columns = [Column(_column(k, output), DType.BIGINT, key=k) for k in output]
     return Relation(summed, (*columns, Column("val", summed.schema.dtype("val"), field="val")))
+
+
+def _projected(
+    domain: Domain, output: tuple[str, ...], total: Typed, passes: Sequence[EinSum]
+) -> Relation:
+    """The relation of an aggregate that is computed from the results of one or two passes."""
+    groups = Domain({k: domain.axes[k] for k in output})
+    groups.attach(passes[0], output)
+    for node in passes[1:]:
+        groups.lookup(node, output)
+    nowhere = exp.Null()  # the columns have no syntax of their own
+    columns = [(_column(k, output), Typed(Label(k), DType.BIGINT), nowhere) for k in output]
+    return project(groups, [*columns, ("val", total, nowhere)], ())
