@@ -171,7 +171,7 @@ def einsum(
         combine: The function ⊗ of the operands' values: "mul", "add", "greatest" or another
             function of two arguments of SQL. With more operands it is applied from the left.
         reduce: The aggregate ⊕ over the labels that the result lacks: "sum", "product", "min",
-            "max", "bool_and" or "bool_or".
+            "max", "avg", "logsumexp" or another aggregate of one argument of SQL.
 
     Returns:
         A new array. Integers are summed in BIGINT; an overflow raises DataError. Over no values

@@ -45,15 +45,16 @@ _FLOAT_FNS = ("add", "sub", "mul", "neg", "abs", "greatest", "least", "floor", "
               "round", "if")  # fmt: skip
 _BOOLEAN_FNS = ("eq", "ne", "lt", "le", "and", "or", "not", "isnan", "isinf", "isfinite", "if")
 _ROUNDING_FNS = ("exp", "sqrt", "cbrt", "sin", "cos", "atan", "tanh", "erf", "div", "asinh")
+_BITS = ("bit_and", "bit_or", "bit_xor")
 _REDUCTIONS = {
     B: ("bool_or", "bool_and", "min", "max", "arg_min", "arg_max"),
     H: ("sum", "min", "max"),
     BF: ("sum", "min", "max"),
     F: ("sum", "min", "max", "product"),
     D: ("sum", "min", "max", "product"),
-    T: ("sum", "min", "max", "arg_min", "arg_max"),
-    I32: ("sum", "min", "max", "product", "arg_min", "arg_max"),
-    I64: ("sum", "min", "max", "product", "arg_min", "arg_max"),
+    T: ("sum", "min", "max", "arg_min", "arg_max", *_BITS),
+    I32: ("sum", "min", "max", "product", "arg_min", "arg_max", *_BITS),
+    I64: ("sum", "min", "max", "product", "arg_min", "arg_max", *_BITS),
 }
 
 

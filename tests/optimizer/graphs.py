@@ -34,8 +34,8 @@ from einsql.ir.einsum.interpreter import Fields, evaluate
 B, I32, I64, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.DOUBLE
 _REDUCTIONS = {
     B: ("bool_or", "bool_and"),
-    I32: ("sum", "min", "max"),
-    I64: ("sum", "min", "max", "product", "arg_min"),
+    I32: ("sum", "min", "max", "bit_xor"),
+    I64: ("sum", "min", "max", "product", "arg_min", "bit_and", "bit_or"),
     D: ("sum", "sum", "min", "max"),
 }
 _CHAINS = {"sum": "mul", "min": "add", "max": "add", "bool_or": "and", "bool_and": "or"}

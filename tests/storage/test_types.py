@@ -30,7 +30,7 @@ CASTS_TO_BOOLEAN = frozenset({"and", "or", "not", "if"})
 TYPES = ("TINYINT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN")
 AGGREGATES = (
     "sum", "product", "min", "max", "avg", "count", "variance", "var_samp", "var_pop", "stddev",
-    "stddev_samp", "stddev_pop", "bool_and", "bool_or",
+    "stddev_samp", "stddev_pop", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor",
 )  # fmt: skip
 ARRAYS = {
     "INTEGER": np.array([1, 2], np.int32),

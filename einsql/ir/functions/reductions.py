@@ -51,6 +51,7 @@ def _extremes(dtype: DType) -> tuple[Any, Any]:
 
 
 _LOGIC = "a truth value has none"
+_BITS = "bits have none"
 _CHOICE = "which argument is chosen jumps from one to another"
 _EXTREMES = frozenset({"add", "greatest", "least"})
 REDUCTIONS: dict[str, Reduction] = {
@@ -90,6 +91,23 @@ REDUCTIONS: dict[str, Reduction] = {
             over=frozenset({"or"}),
             derivative=_LOGIC,
         ),
+        Reduction(
+            "bit_and",
+            lambda t: -1,
+            "bitand",
+            idempotent=True,
+            over=frozenset({"bitor"}),
+            derivative=_BITS,
+        ),
+        Reduction(
+            "bit_or",
+            lambda t: 0,
+            "bitor",
+            idempotent=True,
+            over=frozenset({"bitand"}),
+            derivative=_BITS,
+        ),
+        Reduction("bit_xor", lambda t: 0, "xor", derivative=_BITS),
         Reduction(
             "arg_min", lambda t: 0, better="less({0}, {1})", idempotent=True, derivative=_CHOICE
         ),

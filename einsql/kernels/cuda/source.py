@@ -18,7 +18,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.loops.codegen import COMBINE, Writer, cells, read
+from einsql.kernels.loops.codegen import BITS, COMBINE, Writer, cells, read
 from einsql.kernels.loops.expressions import Program, Role, memory
 from einsql.kernels.loops.loop_nest import Mode, Nest, free_labels, product
 
@@ -35,7 +35,6 @@ from einsql.kernels.cuda.runtime import (
 
 
 """
-_BITS = {"and": "&", "or": "|"}
 FUNCTIONS = (
     "arccos", "arccosh", "arcsin", "arctanh", "asinh", "atan", "atan2", "cbrt", "ceil", "cos",
     "cosh", "degrees", "floor", "isfinite", "isinf", "lgamma", "log10", "radians", "rint", "sin",
@@ -207,8 +206,8 @@ class CudaWriter(Writer):
                 f"    m{n} = {other[1]}",
                 f"    f{n} = True",
             ]
-        if entry.monoid in ("and", "or"):
-            return [f"s{n} = s{n} {_BITS[entry.monoid]} {new}"]
+        if entry.monoid in BITS:
+            return [f"s{n} = s{n} {BITS[entry.monoid]} {new}"]
         lines = []
         if o.reduction in ("sum", "product") and o.dtype.is_integer:
             fails = SCALARS[entry.monoid or ""].fails

@@ -41,6 +41,8 @@ from einsql.kernels.loops.strips import (
 
 COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 """Functions that merge running values."""
+BITS = {"and": "&", "or": "|", "bitand": "&", "bitor": "|", "xor": "^"}
+"""Operators that merge running truth values and bits."""
 _HEADER = """\
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.compiler.memory import operand, result
@@ -185,7 +187,11 @@ class Writer(Wraps):
             # Branch-free, so that loops vectorise.
             if test is not None:
                 new = f"({test} & {new})" if entry.monoid == "or" else f"((not {test}) | {new})"
-            self.emit(f"{run} = {old} {'|' if entry.monoid == 'or' else '&'} {new}")
+            self.emit(f"{run} = {old} {BITS[entry.monoid]} {new}")
+        elif entry.monoid in BITS:
+            if test is not None:
+                new = f"({new} if {test} else {literal(o.dtype, entry.identity(o.dtype))})"
+            self.emit(f"{run} = {old} {BITS[entry.monoid]} {new}")
         elif reduction in ("sum", "product"):
             if test is not None:
                 new = f"({new} if {test} else {literal(accumulator(o), entry.identity(o.dtype))})"

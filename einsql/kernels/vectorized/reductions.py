@@ -30,6 +30,9 @@ UFUNCS: dict[str, np.ufunc] = {
     "greatest": np.maximum,
     "or": np.logical_or,
     "and": np.logical_and,
+    "bitand": np.bitwise_and,
+    "bitor": np.bitwise_or,
+    "xor": np.bitwise_xor,
 }
 """The NumPy functions that merge running values, by name of the scalar function."""
 

@@ -1,9 +1,10 @@
 """Aggregates in terms of the base reductions of the algebra over a domain.
 
 COUNT is a SUM of ones. AVG is a SUM divided by a COUNT; integers are summed as integers, FLOATs in
-DOUBLE. VARIANCE is a second pass over the squared distances from the mean, and LOGSUMEXP a second
-pass of EXP(x - max). Partial results therefore merge by the base reductions. AVG, VARIANCE and
-STDDEV are rounded once, at the end. Presence and validity are BOOL_OR outputs.
+DOUBLE. VARIANCE is a second pass over the squared distances from the mean, COVAR one over the
+products of two distances, and LOGSUMEXP one of EXP(x - max). Partial results therefore merge by the
+base reductions. AVG, VARIANCE and STDDEV are rounded once, at the end. Presence and validity are
+BOOL_OR outputs.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from einsql.ir.einsum.graph import (
     bigint,
     call,
     conj,
+    disj,
+    negate,
     operands_of,
     renumber,
 )
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
+from einsql.sql.functions.aggregate_functions import OF_PAIRS
 from einsql.sql.parameters.host_expr import parameters_of
 from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of
 from einsql.sql.typing.typed_expr import NULL, Typed, choose, convert, protected
@@ -75,6 +79,8 @@ class Aggregation:
             return replace(self._count(conj(selected, holds)), valid=self._found(selected))
         if name == "avg" and _is_exact(args[0]):
             return self._exact_average(args[0], selected)
+        if name in OF_PAIRS:
+            return self._of_pairs(name, args[0], args[1], selected)
         if name in ("avg", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "logsumexp"):
             return self._float_statistic(name, args[0], selected)
         return self._base(name, args, selected)
@@ -89,6 +95,8 @@ class Aggregation:
                     f"{name.upper()}() needs a BOOLEAN", hint="Compare first, as in val > 0."
                 )
             dtype = DType.BOOLEAN
+        elif name in ("bit_and", "bit_or", "bit_xor"):
+            dtype = _integer(name, first)
         else:
             dtype = first.value.dtype
         values = [first.value]
@@ -194,6 +202,64 @@ class Aggregation:
         value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
         return _rounded(value, conj(any_selected, several) if sample else any_selected, stays)
 
+    def _of_pairs(self, name: str, y: Typed, x: Typed, selected: Expr) -> Typed:
+        """A statistic of pairs, DOUBLE; with SXX, SYY and SXY for the sums of products."""
+        count, some = self._count(selected), self._found(selected)
+        if name == "regr_count":
+            return count
+        if DType.BOOLEAN in (y.type, x.type):
+            raise ProgrammingError(
+                f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
+            )
+        sides = {"y": (y, convert(y, DType.DOUBLE).value), "x": (x, convert(x, DType.DOUBLE).value)}
+        mean = {n: _quotient(self._sum(e, selected), count.value) for n, (_, e) in sides.items()}
+        if name.startswith("regr_avg"):
+            return Typed(protected(mean[name[-1]], some), DType.DOUBLE, some)
+        zero, one = Const(0.0, DType.DOUBLE), Const(1.0, DType.DOUBLE)
+        level = {n: self._is_level(e, selected) for n, (_, e) in sides.items()}
+        spread = {}
+        for n, (t, e) in sides.items():
+            sum_of_squares = self._spread(e, _first_pass(mean[n]), selected, self._is_exact_sum(t))
+            spread[n] = call("if", DType.DOUBLE, level[n], zero, sum_of_squares)
+        far = (call("sub", DType.DOUBLE, e, _first_pass(mean[n])) for n, (_, e) in sides.items())
+        joint = self._second("sum", call("mul", DType.DOUBLE, *far), selected)
+        # Distances from the mean of equal values are rounding errors; NaN and infinity remain.
+        nothing = call("mul", DType.DOUBLE, zero, joint)
+        joint = call("if", DType.DOUBLE, disj(*level.values()), nothing, joint)
+        value, known = joint, some
+        match name:
+            case "covar_pop":
+                value = _quotient(joint, count.value)
+            case "covar_samp":
+                several = call("lt", DType.BOOLEAN, bigint(1), count.value)
+                value = _quotient(joint, _whole("sub", count.value, bigint(1)))
+                known = conj(some, several)
+            case "regr_sxx" | "regr_syy":
+                value = spread[name[-1]]
+            case "corr" | "regr_r2":
+                roots = (call("sqrt", DType.DOUBLE, s) for s in spread.values())
+                value = call("div", DType.DOUBLE, joint, call("mul", DType.DOUBLE, *roots))
+            case "regr_slope" | "regr_intercept":
+                value = call("div", DType.DOUBLE, joint, spread["x"])
+        if name == "regr_r2":
+            known = conj(some, negate(level["x"]))
+            value = call("mul", DType.DOUBLE, value, value)
+            value = call("if", DType.DOUBLE, level["y"], one, value)
+        if name == "regr_intercept":
+            known = conj(some, call("isfinite", DType.BOOLEAN, value))
+            through = call("mul", DType.DOUBLE, value, mean["x"])
+            value = call("sub", DType.DOUBLE, mean["y"], through)
+        return Typed(protected(value, known), DType.DOUBLE, known)
+
+    def _is_level(self, value: Expr, selected: Expr) -> Expr:
+        """Whether all values are equal and finite; rounding makes their mean another number."""
+        low, high = (
+            Value(0, self._output(fn, (value,), DType.DOUBLE, selected), DType.DOUBLE)
+            for fn in ("min", "max")
+        )
+        same = call("eq", DType.BOOLEAN, low, high)
+        return conj(same, call("isfinite", DType.BOOLEAN, low))
+
     def _sum(self, value: Expr, selected: Expr) -> Expr:
         return Value(0, self._output("sum", (value,), value.dtype, selected), value.dtype)
 
@@ -270,13 +336,29 @@ class Aggregation:
         return [first, again.node(self.keys, outputs)]
 
 
+def _integer(name: str, t: Typed) -> DType:
+    """The type of an integer argument.
+
+    Raises:
+        ProgrammingError: The argument has another type.
+    """
+    if isinstance(t.type, DType) and t.type.is_integer:
+        return t.type
+    kind = t.type.value if isinstance(t.type, DType) else "DECIMAL"
+    raise ProgrammingError(
+        f"{name.upper()}() does not accept {kind}", hint="CAST it to INTEGER first."
+    )
+
+
 def _of_null(name: str, first: Typed) -> Typed:
     """An aggregate of the literal NULL: 0 for COUNT, else NULL."""
     match name:
-        case "count":
+        case "count" | "regr_count":
             return Typed(bigint(0), DType.BIGINT)
         case "min" | "max" | "arg_min" | "arg_max":
             return convert(NULL, first.type)
+        case "bit_and" | "bit_or" | "bit_xor":
+            return convert(NULL, DType.INTEGER)
         case "bool_and" | "bool_or":
             return convert(NULL, DType.BOOLEAN)
         case "sum" | "count_if":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from einsql.sql.functions.aggregate_functions import AGGREGATES, OF_PAIRS
 from einsql.sql.parser.sql_text import kind
 
 _ONE = frozenset({"this"})
@@ -26,6 +27,9 @@ _READ: dict[type[exp.Expr], frozenset[str]] = {
         (exp.In, exp.Coalesce, exp.Greatest, exp.Least, exp.Count, exp.Anonymous), _LIST
     ),
     **dict.fromkeys((exp.Nullif, exp.Log, exp.Atan2, exp.Filter, exp.ArgMin, exp.ArgMax), _PAIR),
+    **dict.fromkeys(
+        (k for k, name in AGGREGATES.items() if name in OF_PAIRS and isinstance(k, type)), _PAIR
+    ),
 }
 _HARMLESS = {
     "typed": False,

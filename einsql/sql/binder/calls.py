@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from einsql.errors import ProgrammingError
 from einsql.sql.binder.arguments import surplus
-from einsql.sql.functions.aggregate_functions import AGGREGATES
+from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
 from einsql.sql.parser.positions import unsupported
 
 
@@ -50,7 +50,7 @@ def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
                 raise unsupported(f"{name.upper()}(DISTINCT …)", node)
             case exp.Order():
                 raise unsupported(f"{name.upper()}(… ORDER BY …)", node)
-    want = 2 if name in ("arg_min", "arg_max") else 1
+    want = 2 if name in CHOOSING | OF_PAIRS else 1
     if len(args) != want:
         raise ProgrammingError(
             f"{name.upper()}() takes {want} argument{'s' * (want > 1)}, not {len(args)}"

@@ -12,17 +12,15 @@ from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError, suggest
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.ir.functions.functions import INTERNAL
-from einsql.sql.functions.aggregate_functions import AGGREGATES
+from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
 from einsql.sql.functions.scalar_functions import NAMED
 from einsql.sql.typing import functions
 from einsql.sql.typing.typed_expr import Typed, apply, logical_and, logical_or
 
-PAIRED = ("arg_min", "arg_max")
-"""Aggregates of two arguments."""
 _COMBINING = {n: n for n, f in SCALARS.items() if f.arity == 2 and n not in INTERNAL}
 _COMBINING |= {"power": "pow"} | {name: fn for name, (fn, arity) in NAMED.items() if arity == 2}
 """Functions of two arguments by their names, which are those of SQL and of the algebra."""
-_REDUCING = {str(n): n for n in (*AGGREGATES.values(), "count") if n not in PAIRED}
+_REDUCING = {str(n): n for n in AGGREGATES.values() if n not in CHOOSING | OF_PAIRS}
 _REDUCING |= {"mean": "avg", "stddev": "stddev_samp", "variance": "var_samp"}
 """Aggregates of one argument by their names."""
 _NOTHING = {"min": math.inf, "max": -math.inf, "logsumexp": -math.inf}

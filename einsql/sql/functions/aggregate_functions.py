@@ -9,10 +9,22 @@ AGGREGATES: dict[type[exp.Expr] | str, str] = {
     exp.CountIf: "count_if", exp.Variance: "var_samp", exp.VariancePop: "var_pop",
     exp.Stddev: "stddev_samp", exp.StddevSamp: "stddev_samp", exp.StddevPop: "stddev_pop",
     exp.LogicalAnd: "bool_and", exp.LogicalOr: "bool_or", exp.ArgMin: "arg_min",
-    exp.ArgMax: "arg_max", "product": "product", "mean": "avg", "logsumexp": "logsumexp",
-    "var_samp": "var_samp", "countif": "count_if",
+    exp.ArgMax: "arg_max", exp.BitwiseAndAgg: "bit_and", exp.BitwiseOrAgg: "bit_or",
+    exp.BitwiseXorAgg: "bit_xor", "product": "product", "mean": "avg", "logsumexp": "logsumexp",
+    "var_samp": "var_samp", "countif": "count_if", exp.Corr: "corr", exp.CovarPop: "covar_pop",
+    exp.CovarSamp: "covar_samp", exp.RegrSlope: "regr_slope",
+    exp.RegrIntercept: "regr_intercept", exp.RegrR2: "regr_r2", exp.RegrCount: "regr_count",
+    exp.RegrAvgx: "regr_avgx", exp.RegrAvgy: "regr_avgy", exp.RegrSxx: "regr_sxx",
+    exp.RegrSyy: "regr_syy", exp.RegrSxy: "regr_sxy",
 }  # fmt: skip
 """Syntax nodes and function names of the aggregates."""
+
+CHOOSING = frozenset({"arg_min", "arg_max"})
+"""Aggregates that return the first argument where the second is extreme."""
+OF_PAIRS = frozenset(
+    name for name in AGGREGATES.values() if name.startswith(("corr", "covar", "regr"))
+)
+"""Statistics of pairs (y, x) of which neither is NULL."""
 
 AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean"})
 """Names of aggregates, for hints and completion."""

@@ -121,6 +121,7 @@ def _reductions(dtype: DType) -> tuple[Output, ...]:
     value = Value(0, "val", dtype)
     names = ["min", "max", "arg_min", "arg_max"]
     names += ["bool_or", "bool_and"] if dtype is B else ["sum"] + ["product"] * (dtype is not H)
+    names += ["bit_and", "bit_or", "bit_xor"] if dtype.is_integer else []
     found = []
     for name in names:
         if name.startswith("arg_"):

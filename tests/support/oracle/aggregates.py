@@ -69,6 +69,14 @@ class Aggregates:
         """BOOL_AND or BOOL_OR."""
         return self._call(fn, "{0}", (e,), self._like(e, frame), frame)
 
+    def bitwise(self, fn: str, e: E, frame: Frame) -> E:
+        """BIT_AND, BIT_OR or BIT_XOR of integers."""
+        if e.dtype not in RANGES or e.magnitude >= RANGES[e.dtype]:
+            raise UnsoundError
+        magnitude = 2.0 ** math.ceil(math.log2(e.magnitude + 1))  # of -1 in the worst case
+        like = replace(self._like(e, frame), magnitude=min(magnitude, RANGES[e.dtype]))
+        return self._call(fn, "{0}", (e,), like, frame)
+
     def pick(self, fn: str, argument: E, e: E, frame: Frame) -> E:
         """ARG_MIN or ARG_MAX of an integer argument; einsql settles ties by the least."""
         if not e.exact or not argument.is_integer:

@@ -317,7 +317,7 @@ class Expressions:
             [
                 (14, self._total), (4, self._count), (3, self._count_if), (5, self._min_max),
                 (5, self._mean), (2, self._product_of), (4, self._spread), (3, self._logical),
-                (3, self._pick), (2, self._lse),
+                (3, self._pick), (2, self._lse), (2, self._bitwise),
             ]
         )  # fmt: skip
         if not frame.over and self.c.chance(15):
@@ -368,6 +368,10 @@ class Expressions:
     def _logical(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
         fn = self.c.pick(["bool_or", "bool_and"])
         return self.aggregates.logical(fn, self.condition(leaves, depth), frame)
+
+    def _bitwise(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
+        fn = self.c.pick(["bit_and", "bit_or", "bit_xor"])
+        return self._attempt(lambda e: self.aggregates.bitwise(fn, e, frame), leaves, depth)
 
     def _pick(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
         keys = [e for e in leaves if e.key is not None]
