@@ -49,9 +49,9 @@ def arrow_array(values: np.ndarray, dtype: DType, known: np.ndarray | None = Non
         else np.dtype(f"{values.dtype.kind}{kind.bit_width // 8}")
     )
     values = np.ascontiguousarray(values, stored)
-    data = pa.py_buffer(_bits(values) if dtype is DType.BOOLEAN else values)
+    buffer = pa.py_buffer(_bits(values) if dtype is DType.BOOLEAN else values)
     validity = None if known is None or known.all() else pa.py_buffer(_bits(known))
-    return pa.Array.from_buffers(kind, len(values), [validity, data])
+    return pa.Array.from_buffers(kind, len(values), [validity, buffer])
 
 
 def numpy_array(array: pa.Array) -> np.ndarray:
@@ -70,8 +70,8 @@ def numpy_array(array: pa.Array) -> np.ndarray:
     dtype = np.dtype(f"{letter}{kind.bit_width // 8}")
     if not len(array):
         return np.empty(0, dtype)
-    data = array.buffers()[1]
-    values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+    buffer = array.buffers()[1]
+    values = np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
     values.flags.writeable = False  # a buffer over an array of NumPy allows writing
     return values
 

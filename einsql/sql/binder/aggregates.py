@@ -211,7 +211,10 @@ class Aggregation:
             raise ProgrammingError(
                 f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
             )
-        sides = {"y": (y, convert(y, DType.DOUBLE).value), "x": (x, convert(x, DType.DOUBLE).value)}
+        sides = {
+            "y": (y, convert(y, DType.DOUBLE).value),
+            "x": (x, convert(x, DType.DOUBLE).value),
+        }
         mean = {n: _quotient(self._sum(e, selected), count.value) for n, (_, e) in sides.items()}
         if name.startswith("regr_avg"):
             return Typed(protected(mean[name[-1]], some), DType.DOUBLE, some)
@@ -226,30 +229,30 @@ class Aggregation:
         # Distances from the mean of equal values are rounding errors; NaN and infinity remain.
         nothing = call("mul", DType.DOUBLE, zero, joint)
         joint = call("if", DType.DOUBLE, disj(*level.values()), nothing, joint)
-        value, known = joint, some
+        statistic, known = joint, some
         match name:
             case "covar_pop":
-                value = _quotient(joint, count.value)
+                statistic = _quotient(joint, count.value)
             case "covar_samp":
                 several = call("lt", DType.BOOLEAN, bigint(1), count.value)
-                value = _quotient(joint, _whole("sub", count.value, bigint(1)))
+                statistic = _quotient(joint, _whole("sub", count.value, bigint(1)))
                 known = conj(some, several)
             case "regr_sxx" | "regr_syy":
-                value = spread[name[-1]]
+                statistic = spread[name[-1]]
             case "corr" | "regr_r2":
                 roots = (call("sqrt", DType.DOUBLE, s) for s in spread.values())
-                value = call("div", DType.DOUBLE, joint, call("mul", DType.DOUBLE, *roots))
+                statistic = call("div", DType.DOUBLE, joint, call("mul", DType.DOUBLE, *roots))
             case "regr_slope" | "regr_intercept":
-                value = call("div", DType.DOUBLE, joint, spread["x"])
+                statistic = call("div", DType.DOUBLE, joint, spread["x"])
         if name == "regr_r2":
             known = conj(some, negate(level["x"]))
-            value = call("mul", DType.DOUBLE, value, value)
-            value = call("if", DType.DOUBLE, level["y"], one, value)
+            statistic = call("mul", DType.DOUBLE, statistic, statistic)
+            statistic = call("if", DType.DOUBLE, level["y"], one, statistic)
         if name == "regr_intercept":
-            known = conj(some, call("isfinite", DType.BOOLEAN, value))
-            through = call("mul", DType.DOUBLE, value, mean["x"])
-            value = call("sub", DType.DOUBLE, mean["y"], through)
-        return Typed(protected(value, known), DType.DOUBLE, known)
+            known = conj(some, call("isfinite", DType.BOOLEAN, statistic))
+            through = call("mul", DType.DOUBLE, statistic, mean["x"])
+            statistic = call("sub", DType.DOUBLE, mean["y"], through)
+        return Typed(protected(statistic, known), DType.DOUBLE, known)
 
     def _is_level(self, value: Expr, selected: Expr) -> Expr:
         """Whether all values are equal and finite; rounding makes their mean another number."""
