@@ -86,7 +86,7 @@ CASES = [
     ("SELECT i FROM x UNION SELECT i FROM x", "UNION is outside", ""),
     ("SELECT COUNT(DISTINCT val) FROM x", "DISTINCT", ""),
     ("SELECT val, COUNT(*) FROM x GROUP BY val", "GROUP BY of a FLOAT", "val"),
-    ("SELECT SUM(val) OVER (ORDER BY i) FROM x", "ORDER BY or a frame", ""),
+    ("SELECT SUM(val) OVER (ORDER BY val) FROM x", "ORDER BY a value that is no key", ""),
     ("SELECT i FROM x WHERE val IN (SELECT val FROM x)", "IN with a subquery", ""),
     ("SELECT (SELECT val FROM x)", "may give several rows", ""),
     ("SELECT i * 0.5 AS h FROM x", "DECIMAL result", ""),

@@ -94,7 +94,7 @@ REFUSED = [
     ("MAX(n, 2)", "MAX with a count"), ("MIN(n, 2)", "MIN with a count"),
     ("ARG_MAX(n, y, 2)", "ARG_MAX with a count"), ("COUNT(n, y)", "takes 1 argument, not 2"),
     ("COUNT_IF(b, b)", "ZERO_ON_ALL_NULL"), ("foo.t.n", "COLUMN with a schema name"),
-    ("SUM(n) IGNORE NULLS", "outside"), ("SUM(n) OVER (ORDER BY i)", "ORDER BY or a frame"),
+    ("SUM(n) IGNORE NULLS", "outside"), ("SUM(n) OVER (ORDER BY n)", "ORDER BY a value"),
     ("0 < n < 2", "cannot be chained"), ("n = (m) = 1", "cannot be chained"),
     ("n::DECIMAL(39,0)", "no type DECIMAL"), ("n::DECIMAL(3,4)", "no type DECIMAL"),
     ("ROUND(d, n)", "not an integer literal"), ("ROUND(n, -1)", "left of the point"),

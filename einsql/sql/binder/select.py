@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -18,6 +19,7 @@ from einsql.sql.binder.bind_bounds import settle
 from einsql.sql.binder.calls import aggregate_arguments, aggregate_name, aggregates_in, is_aggregate
 from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.frames import FUNCTIONS, bind_function, frame_of
 from einsql.sql.binder.from_clause import FromBinder, bind_from
 from einsql.sql.binder.grouping import Grouping, check_group, key_label
 from einsql.sql.binder.hints import bind_hint
@@ -325,30 +327,35 @@ class SelectBinder:
         )
 
     def window(self, node: exp.Window) -> Typed:
-        """Binds an aggregate over the rows with equal partition keys, and joins it to the rows.
+        """Binds an aggregate over the rows of a window, and joins it to the rows.
 
         Raises:
-            NotSupportedError: The window has ORDER BY or a frame, or its function is no aggregate,
-                such as ROW_NUMBER. `hybrid/` then runs the query in DuckDB.
+            NotSupportedError: The window is ordered by no key, or its function is not one of keys.
+                `hybrid/` then runs the query in DuckDB.
         """
         if self.clause not in ("SELECT", "QUALIFY"):
             raise ProgrammingError(f"A window aggregate is not allowed in {self.clause}")
-        for arg in ("order", "spec", "first"):
-            if node.args.get(arg):
-                raise unsupported("A window with ORDER BY or a frame", node)
-        if node.args.get("alias"):
+        if node.args.get("alias") or node.args.get("first"):
             raise unsupported("A named window", node)
         call = node.this
         if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
             raise unsupported(kind(call), node)
-        if not is_aggregate(call):
-            raise unsupported(f"The window function {column_names.column_name(call)}", node)
+        bind: Callable[[Aggregation], Typed] = partial(self._bind_aggregate, call=call)
         with self._within("a window", self._aliases):
             labels = self._partition_labels(node.args.get("partition_by") or [])
-            aggregation = Aggregation(self.domain, (), True, self.float_stays)
-            typed = self._bind_aggregate(aggregation, call)
-        # The keys of the outer SELECT separate its windows.
-        keys = aggregation.keys = tuple(dict.fromkeys((*labels, *self.correlated)))
+            # The keys of the outer SELECT separate its windows.
+            keys = tuple(dict.fromkeys((*labels, *self.correlated)))
+            frame = frame_of(node, ScalarBinder(self).bind, self.domain, keys)
+            if frame is not None and isinstance(call, FUNCTIONS):
+                frame, bind = bind_function(call, frame, ScalarBinder(self).bind, self.domain)
+            elif not is_aggregate(call):
+                raise unsupported(f"The window function {column_names.column_name(call)}", node)
+            has_rows = frame is None or frame.is_never_empty
+            aggregation = Aggregation(self.domain, keys, has_rows, self.float_stays)
+            typed = bind(aggregation)
+        if frame is not None:
+            aggregation.domain, key = frame.running(self.domain)
+            aggregation.keys, keys = (*keys, key), (*keys, frame.label)
         numbers = {n: self.domain.lookup(s, keys) for n, s in enumerate(aggregation.finish())}
         return replace(
             typed, value=renumber(typed.value, numbers), valid=renumber(typed.valid, numbers)
