@@ -33,7 +33,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
-from einsql.sql.functions.aggregate_functions import OF_PAIRS
+from einsql.sql.functions.aggregate_functions import OF_MOMENTS, OF_PAIRS
 from einsql.sql.parameters.host_expr import parameters_of
 from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of
 from einsql.sql.typing.typed_expr import NULL, Typed, choose, convert, protected
@@ -81,6 +81,8 @@ class Aggregation:
             return self._exact_average(args[0], selected)
         if name in OF_PAIRS:
             return self._of_pairs(name, args[0], args[1], selected)
+        if name in OF_MOMENTS:
+            return self._of_moments(name, args[0], selected)
         if name in ("avg", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "logsumexp"):
             return self._float_statistic(name, args[0], selected)
         return self._base(name, args, selected)
@@ -177,10 +179,7 @@ class Aggregation:
         return Value(0, self._output("sum", (value,), DType.BIGINT, selected), DType.BIGINT)
 
     def _float_statistic(self, name: str, t: Typed, selected: Expr) -> Typed:
-        if t.type is DType.BOOLEAN:
-            raise ProgrammingError(
-                f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
-            )
+        _refuse_booleans(name, t)
         stays = self.float_stays and t.type in (DType.FLOAT, DType.HALF, DType.BFLOAT16)
         if name == "logsumexp":
             real = DType.FLOAT if stays else DType.DOUBLE
@@ -207,10 +206,7 @@ class Aggregation:
         count, some = self._count(selected), self._found(selected)
         if name == "regr_count":
             return count
-        if DType.BOOLEAN in (y.type, x.type):
-            raise ProgrammingError(
-                f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
-            )
+        _refuse_booleans(name, y, x)
         sides = {
             "y": (y, convert(y, DType.DOUBLE).value),
             "x": (x, convert(x, DType.DOUBLE).value),
@@ -252,6 +248,47 @@ class Aggregation:
             known = conj(some, call("isfinite", DType.BOOLEAN, statistic))
             through = call("mul", DType.DOUBLE, statistic, mean["x"])
             statistic = call("sub", DType.DOUBLE, mean["y"], through)
+        return Typed(protected(statistic, known), DType.DOUBLE, known)
+
+    def _of_moments(self, name: str, t: Typed, selected: Expr) -> Typed:
+        """A statistic of central moments or of logarithms, DOUBLE."""
+        _refuse_booleans(name, t)
+        x, count, some = (
+            convert(t, DType.DOUBLE).value,
+            self._count(selected),
+            self._found(selected),
+        )
+        if name == "geomean":
+            logs = self._sum(call("ln", DType.DOUBLE, x), selected)
+            mean = call("exp", DType.DOUBLE, _quotient(logs, count.value))
+            return Typed(protected(mean, some), DType.DOUBLE, some)
+        mean = _first_pass(_quotient(self._sum(x, selected), count.value))
+        n, level = cast_expr(count.value, DType.DOUBLE), self._is_level(x, selected)
+        spread = self._spread(x, mean, selected, self._is_exact_sum(t))
+        if name == "sem":
+            spread = call("if", DType.DOUBLE, level, Const(0.0, DType.DOUBLE), spread)
+            error = _real("div", call("sqrt", DType.DOUBLE, spread), n)
+            return Typed(protected(error, some), DType.DOUBLE, some)
+        second, far = _real("div", spread, n), _real("sub", x, mean)
+        square = _real("mul", far, far)
+        least = {"skewness": 2, "kurtosis": 3, "kurtosis_pop": 1}[name]
+        known = conj(some, call("lt", DType.BOOLEAN, bigint(least), count.value), negate(level))
+        if name == "skewness":
+            third = _real("div", self._second("sum", _real("mul", square, far), selected), n)
+            pairs = call("sqrt", DType.DOUBLE, _real("mul", n, _minus(n, 1)))
+            scale = _real("div", pairs, _minus(n, 2))
+            deviation = _real("mul", second, call("sqrt", DType.DOUBLE, second))
+            statistic = _real("mul", scale, _real("div", third, deviation))
+        else:
+            fourth = _real("div", self._second("sum", _real("mul", square, square), selected), n)
+            statistic = _real("div", fourth, _real("mul", second, second))
+            if name == "kurtosis":
+                upper = _real("mul", _minus(n, -1), statistic)
+                upper = _real("sub", upper, _real("mul", _minus(n, 1), Const(3.0, DType.DOUBLE)))
+                lower = _real("mul", _minus(n, 2), _minus(n, 3))
+                statistic = _real("div", _real("mul", _minus(n, 1), upper), lower)
+            else:
+                statistic = _minus(statistic, 3)
         return Typed(protected(statistic, known), DType.DOUBLE, known)
 
     def _is_level(self, value: Expr, selected: Expr) -> Expr:
@@ -339,6 +376,13 @@ class Aggregation:
         return [first, again.node(self.keys, outputs)]
 
 
+def _refuse_booleans(name: str, *args: Typed) -> None:
+    if any(t.type is DType.BOOLEAN for t in args):
+        raise ProgrammingError(
+            f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
+        )
+
+
 def _integer(name: str, t: Typed) -> DType:
     """The type of an integer argument.
 
@@ -375,6 +419,14 @@ def _is_exact(t: Typed) -> bool:
 
 def _whole(fn: str, a: Expr, b: Expr) -> Expr:
     return call(fn, DType.BIGINT, a, b)
+
+
+def _real(fn: str, a: Expr, b: Expr) -> Expr:
+    return call(fn, DType.DOUBLE, a, b)
+
+
+def _minus(a: Expr, number: float) -> Expr:
+    return _real("sub", a, Const(float(number), DType.DOUBLE))
 
 
 def _quotient(total: Expr, count: Expr) -> Expr:

@@ -15,7 +15,9 @@ AGGREGATES: dict[type[exp.Expr] | str, str] = {
     exp.CovarSamp: "covar_samp", exp.RegrSlope: "regr_slope",
     exp.RegrIntercept: "regr_intercept", exp.RegrR2: "regr_r2", exp.RegrCount: "regr_count",
     exp.RegrAvgx: "regr_avgx", exp.RegrAvgy: "regr_avgy", exp.RegrSxx: "regr_sxx",
-    exp.RegrSyy: "regr_syy", exp.RegrSxy: "regr_sxy",
+    exp.RegrSyy: "regr_syy", exp.RegrSxy: "regr_sxy", exp.Skewness: "skewness",
+    exp.Kurtosis: "kurtosis", "kurtosis_pop": "kurtosis_pop", "sem": "sem",
+    "geomean": "geomean", "geometric_mean": "geomean",
 }  # fmt: skip
 """Syntax nodes and function names of the aggregates."""
 
@@ -25,6 +27,8 @@ OF_PAIRS = frozenset(
     name for name in AGGREGATES.values() if name.startswith(("corr", "covar", "regr"))
 )
 """Statistics of pairs (y, x) of which neither is NULL."""
+OF_MOMENTS = frozenset({"skewness", "kurtosis", "kurtosis_pop", "sem", "geomean"})
+"""Statistics of numbers that are DOUBLE for every type."""
 
 AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean"})
 """Names of aggregates, for hints and completion."""
