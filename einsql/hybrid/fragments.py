@@ -181,6 +181,12 @@ class FragmentRunner:
         bound = Bound(relation, binder)
         return PlannedFragment(plan_query(self.ctx, bound), names), bound.inputs
 
+    @property
+    def element_rows(self) -> int:
+        """The rows of all relations for DuckDB, if no filter leaves any out."""
+        plans = (planned.plan for planned in self.plans.values())
+        return sum(plan.schema.size for plan in plans if isinstance(plan, Plan))
+
     def whole(self, fragment: Fragment) -> Rows | None:
         """Runs a statement that is one fragment. Returns None if the result has no keys."""
         ctx = self.ctx

@@ -10,6 +10,10 @@ from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
 
 
+NOTED = 100_000
+"""Rows of elements that DuckDB reads, from which a notice gives the reason."""
+
+
 @dataclass(slots=True)
 class HybridQuery:
     """A query split between einsql and DuckDB; implements `PreparedStatement`.
@@ -63,6 +67,9 @@ class HybridQuery:
                 raise self.refusal from None
             raise
         self.split = parts
+        count = 0 if parts.is_whole else parts.runner.element_rows
+        if count > NOTED:
+            ctx.notices.append(f"DuckDB reads {count:,} rows of elements: {self.refusal.reason}")
         return rows
 
 
