@@ -9,7 +9,6 @@ from einsql.hybrid import hybrid_plan
 from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
 
-
 NOTED = 100_000
 """Rows of elements that DuckDB reads, from which a notice gives the reason."""
 
