@@ -161,6 +161,52 @@ def test_wrong_operations(con: einsql.Connection, options: str, message: str, at
     assert sql[raised.value.position :].startswith(at)
 
 
+def test_functions_of_the_user(con: einsql.Connection) -> None:
+    a, b = np.random.default_rng(3).random((2, 5, 5))
+    for sites in (1, 3):
+        con.execute(f"SET sites = {sites}")
+        con.register("a", a, dims=("i", "j"))
+        con.register("b", b, dims=("j", "k"))
+        con.execute("CREATE OR REPLACE FUNCTION square_of(x) AS x * x")
+        con.execute(
+            "CREATE OR REPLACE FUNCTION norm(x, y, p := 1) AS sqrt(square_of(x) + p * square_of(y))"
+        )
+        call = "EINSUM('ij,jk->ik', a, b, combine := 'norm', reduce := 'min')"
+        norms = np.sqrt(a[:, :, None] ** 2 + b[None] ** 2)
+        result = con.execute(f"SELECT * FROM {call}").fetch_numpy()
+        np.testing.assert_allclose(result, norms.min(1))
+        loss = f"CREATE OR REPLACE TEMP VIEW loss AS SELECT SUM(val) AS val FROM {call}"
+        con.execute(loss)
+        slope = con.execute("SELECT * FROM GRADIENT(loss, a)").fetch_numpy()
+        least = norms == norms.min(1, keepdims=True)
+        np.testing.assert_allclose(slope, (least * a[:, :, None] / norms).sum(2))
+        con.execute("DROP VIEW loss")
+        con.execute("CREATE OR REPLACE FUNCTION norm(x, y) AS x - y")  # plans are made anew
+        result = con.execute(f"SELECT * FROM {call}").fetch_numpy()
+        np.testing.assert_allclose(result, (a[:, :, None] - b[None]).min(1))
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        ("(x) AS x + 1", "takes 1 argument, not 2"),
+        ("(x, y) AS SUM(x) + y", "An aggregate in a function of EINSUM"),
+        ("(x, y) AS SUM(x) OVER () + y", "in a function of EINSUM"),
+        ("(x, y) AS x + (SELECT 1) + y", "A subquery in a function of EINSUM"),
+        ("(x, y) AS TABLE SELECT 1 AS a", "is a table macro"),
+    ],
+)
+def test_functions_that_combine_no_values(
+    con: einsql.Connection, definition: str, message: str
+) -> None:
+    con.execute("SET sites = 1")
+    con.register("a", np.ones((2, 2)), dims=("i", "j"))
+    con.execute(f"CREATE OR REPLACE MACRO wrong{definition}")
+    with pytest.raises(einsql.Error, match=message) as raised:
+        con.execute("SELECT * FROM EINSUM('ij,jk->ik', a, a, combine := 'wrong')")
+    assert raised.value.position is not None
+
+
 def test_an_unreduced_result_is_a_sum(con: einsql.Connection) -> None:
     con.execute("SET sites = 2")
     con.execute("SET mesh = 'data=2'")

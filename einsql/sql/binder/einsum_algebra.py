@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from functools import reduce
 
 import numpy as np
+from sqlglot import exp
 
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError, suggest
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.ir.functions.functions import INTERNAL
+from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
 from einsql.sql.functions.scalar_functions import NAMED
+from einsql.sql.macros.expansion import MacroExpander
+from einsql.sql.parameters.bound_parameters import BoundParameters
+from einsql.sql.parser.positions import unsupported
 from einsql.sql.typing import functions
 from einsql.sql.typing.typed_expr import Typed, apply, logical_and, logical_or
 
@@ -27,6 +33,61 @@ _NOTHING = {"min": math.inf, "max": -math.inf, "logsumexp": -math.inf}
 """Results of floats over no values, except those of reductions with an identity and NaN."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UserFunction:
+    """A function of two arguments that CREATE FUNCTION or CREATE MACRO defines.
+
+    Attributes:
+        macros: Expands its calls.
+        name: Its name.
+    """
+
+    macros: MacroExpander
+    name: str
+
+    def of(self, a: Typed, b: Typed, float_stays: bool) -> Typed:
+        """Returns its value for two values.
+
+        Raises:
+            Error: It is a table macro, has another number of arguments, or its expression is no
+                tensor work.
+        """
+        arguments = [exp.column(name, table=_OPERANDS) for name in "ab"]
+        tree = self.macros.call(exp.Anonymous(this=self.name, expressions=arguments))
+        return ScalarBinder(_Operands({"a": a, "b": b}, float_stays)).bind(tree)
+
+
+_OPERANDS = "the operands of EINSUM"
+"""The table of the columns that stand for arguments, a name that users cannot write."""
+
+
+@dataclass
+class _Operands:
+    """The environment of a user's function, which has two values only."""
+
+    values: dict[str, Typed]
+    float_stays: bool
+    parameters: BoundParameters = field(default_factory=BoundParameters)
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        return None
+
+    def column(self, node: exp.Column) -> Typed:
+        return self.values[node.name]
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        raise unsupported("An aggregate in a function of EINSUM", node)
+
+    def window(self, node: exp.Window) -> Typed:
+        raise unsupported("A window in a function of EINSUM", node)
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        raise unsupported("A subquery in a function of EINSUM", node)
+
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Algebra:
     """⊗ combines the values of operands at a point, ⊕ reduces them over labels.
@@ -34,22 +95,29 @@ class Algebra:
     Attributes:
         combine: The scalar function ⊗. With more than two operands it is applied from the left.
         reduce: The aggregate ⊕.
+        function: The user's function ⊗; None if it is the scalar function.
     """
 
     combine: str = "mul"
     reduce: str = "sum"
+    function: UserFunction | None = None
 
     @classmethod
-    def named(cls, combine: object, reduce: object) -> Algebra:
+    def named(cls, combine: object, reduce: object, macros: MacroExpander | None = None) -> Algebra:
         """Returns the algebra of two names.
+
+        Args:
+            combine: The name of a scalar function, or of a user's function.
+            reduce: The name of an aggregate.
+            macros: Expands calls of the user's functions; None if there are none.
 
         Raises:
             ProgrammingError: A name is no text, or there is no such function or aggregate.
         """
-        return cls(
-            _known("combine", combine, _COMBINING, "functions of two arguments"),
-            _known("reduce", reduce, _REDUCING, "aggregates"),
-        )
+        by = _known("reduce", reduce, _REDUCING, "aggregates")
+        if isinstance(combine, str) and macros is not None and macros.find(combine) is not None:
+            return cls(combine, by, UserFunction(macros, combine))
+        return cls(_known("combine", combine, _COMBINING, "functions of two arguments"), by)
 
     def combined(self, values: list[Typed], float_stays: bool) -> Typed:
         """Returns the values of all operands at a point, combined.
@@ -59,6 +127,8 @@ class Algebra:
         """
 
         def two(a: Typed, b: Typed) -> Typed:
+            if self.function is not None:
+                return self.function.of(a, b, float_stays)
             match self.combine:
                 case "and":
                     return logical_and([a, b])

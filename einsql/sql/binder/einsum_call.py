@@ -40,6 +40,7 @@ from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
 from einsql.sql.binder.einsum_algebra import SUM_OF_PRODUCTS, Algebra
 from einsql.sql.binder.project import project
+from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.parser.positions import position, positioned
 from einsql.sql.scope.relation import Column, Relation, as_elements, known_bounds
 from einsql.sql.typing.typed_expr import Typed
@@ -69,7 +70,8 @@ def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
     """
     at = position(call)
     args = [a for a in call.expressions if not isinstance(a, exp.PropertyEQ)]
-    options = _Options.of([a for a in call.expressions if isinstance(a, exp.PropertyEQ)])
+    settings = [a for a in call.expressions if isinstance(a, exp.PropertyEQ)]
+    options = _Options.of(settings, query.macros)
     if not args or not isinstance(args[0], exp.Literal) or not args[0].is_string:
         raise ProgrammingError("EINSUM needs its expression as text first", position=at)
     relations: list[Relation] = []
@@ -109,8 +111,12 @@ class _Options:
     algebra: Algebra = SUM_OF_PRODUCTS
 
     @classmethod
-    def of(cls, options: Sequence[exp.PropertyEQ]) -> _Options:
+    def of(cls, options: Sequence[exp.PropertyEQ], macros: MacroExpander) -> _Options:
         """Returns the options that a call sets.
+
+        Args:
+            options: The options.
+            macros: Expands calls of the user's functions.
 
         Raises:
             ProgrammingError: There is no such option, or its value has the wrong type.
@@ -124,7 +130,7 @@ class _Options:
                 elif name in ("combine", "reduce") and _is_text(setting):
                     names = known.algebra.combine, known.algebra.reduce
                     by = dict(zip(("combine", "reduce"), names, strict=True)) | {name: setting.name}
-                    known = replace(known, algebra=Algebra.named(**by))
+                    known = replace(known, algebra=Algebra.named(**by, macros=macros))
                 else:
                     raise ProgrammingError(
                         f"EINSUM has no option {option.name} := {setting.sql()}",

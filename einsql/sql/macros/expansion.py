@@ -92,6 +92,10 @@ class MacroExpander:
         call = exp.Anonymous(this=name) if written is None else written.copy()
         return self.expand_calls(block, call)
 
+    def call(self, call: exp.Anonymous) -> exp.Expr:
+        """Expands a call of a scalar macro outside of a SELECT; its arguments name their tables."""
+        return self.expand_calls(None, call)
+
     def expanded(self, block: Block, select: exp.Select) -> exp.Select:
         """Expands the calls of scalar macros in a SELECT; items keep their original names.
 
@@ -120,7 +124,7 @@ class MacroExpander:
                 node.replace(exp.Add(this=node.copy(), expression=exp.Literal.number(0)))
         return select
 
-    def expand_calls(self, block: Block, root: exp.Expr) -> exp.Expr:
+    def expand_calls(self, block: Block | None, root: exp.Expr) -> exp.Expr:
         """Expands every call of a scalar macro below a node in place, except in subqueries.
 
         Returns:
@@ -207,14 +211,16 @@ def _has(block: Block, column: exp.Column) -> bool:
     return name in aliases or any(s.get(name) is not None for s in block.scope.sources)
 
 
-def qualified(block: Block, value: exp.Expr) -> exp.Expr:
+def qualified(block: Block | None, value: exp.Expr) -> exp.Expr:
     """Qualifies each column of an argument with the caller's table to prevent capture.
+
+    Outside of a SELECT all columns have a table.
 
     Raises:
         Error: The caller's FROM has no such column.
     """
     for column in list(value.find_all(exp.Column)):
-        if column.table:
+        if column.table or block is None:
             continue
         owner = _owner(block, column)
         new = exp.Column(this=column.this, table=exp.to_identifier(owner, quoted=True))
