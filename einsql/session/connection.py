@@ -288,7 +288,10 @@ class Connection(Lifetime):
     def einsum(
         self, spec: str, arrays: Sequence[object], *, combine: str = "mul", reduce: str = "sum"
     ) -> np.ndarray:
-        """Evaluates an einsum expression on this connection's engine; see `einsql.einsum`."""
+        """Evaluates an einsum expression on this connection's engine; see `einsql.einsum`.
+
+        `combine` may name a function that CREATE FUNCTION has defined on this connection.
+        """
         return einsum_call.run_einsum(self.context, spec, arrays, combine, reduce)
 
     @contextmanager

@@ -16,6 +16,7 @@ from einsql.ir.einsum.graph import Input
 from einsql.ir.einsum.notation import Spec, parse_spec
 from einsql.planner.plan import Plan
 from einsql.planner.planner import BinderCatalog, make_plan
+from einsql.planner.queries import query_binder
 from einsql.sql.binder.einsum_algebra import Algebra
 from einsql.sql.binder.einsum_call import einsum_relation
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -58,7 +59,7 @@ def run_einsum(
         ctx: The session.
         text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
         operands: One array for each term; axes of length 1 stretch as in NumPy.
-        combine: The name of the scalar function ⊗.
+        combine: The name of the scalar function ⊗, or of one that CREATE FUNCTION defines.
         reduce: The name of the reduction ⊕.
 
     Returns:
@@ -72,7 +73,7 @@ def run_einsum(
     """
     if not isinstance(text, str):
         raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
-    algebra = Algebra.named(combine, reduce)
+    algebra = Algebra.named(combine, reduce, lambda: query_binder(ctx).macros)
     ctx.duck.refuse_aborted()
     if ctx.settings.plan is not None:
         plan_files.refresh(ctx)
@@ -83,7 +84,9 @@ def run_einsum(
 def _evaluate(ctx: Context, text: str, operands: Sequence[object], algebra: Algebra) -> np.ndarray:
     held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
     forms = tuple((h.schema.shape, h.schema.values[0].dtype, h.fields.is_sparse) for h in held)
-    key = ("einsum", text, algebra, forms, ctx.settings.float_math, ctx.settings.jit)
+    version = 0 if algebra.function is None else ctx.store.names
+    by = algebra.combine, algebra.reduce, version
+    key = ("einsum", text, by, forms, ctx.settings.float_math, ctx.settings.jit)
     planned = ctx.plans.get(key)
     if not isinstance(planned, EinsumPlan):
         planned = _plan(ctx, text, forms, algebra)

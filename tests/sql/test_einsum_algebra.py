@@ -175,6 +175,8 @@ def test_functions_of_the_user(con: einsql.Connection) -> None:
         norms = np.sqrt(a[:, :, None] ** 2 + b[None] ** 2)
         result = con.execute(f"SELECT * FROM {call}").fetch_numpy()
         np.testing.assert_allclose(result, norms.min(1))
+        array = con.einsum("ij,jk->ik", [a, b], combine="norm", reduce="min")
+        np.testing.assert_allclose(array, norms.min(1))
         loss = f"CREATE OR REPLACE TEMP VIEW loss AS SELECT SUM(val) AS val FROM {call}"
         con.execute(loss)
         slope = con.execute("SELECT * FROM GRADIENT(loss, a)").fetch_numpy()
@@ -184,6 +186,8 @@ def test_functions_of_the_user(con: einsql.Connection) -> None:
         con.execute("CREATE OR REPLACE FUNCTION norm(x, y) AS x - y")  # plans are made anew
         result = con.execute(f"SELECT * FROM {call}").fetch_numpy()
         np.testing.assert_allclose(result, (a[:, :, None] - b[None]).min(1))
+        array = con.einsum("ij,jk->ik", [a, b], combine="norm", reduce="min")
+        np.testing.assert_allclose(array, (a[:, :, None] - b[None]).min(1))
 
 
 @pytest.mark.parametrize(

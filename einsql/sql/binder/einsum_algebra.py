@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import field
 from functools import reduce
 
@@ -103,20 +104,24 @@ class Algebra:
     function: UserFunction | None = None
 
     @classmethod
-    def named(cls, combine: object, reduce: object, macros: MacroExpander | None = None) -> Algebra:
+    def named(
+        cls, combine: object, reduce: object, macros: Callable[[], MacroExpander] | None = None
+    ) -> Algebra:
         """Returns the algebra of two names.
 
         Args:
             combine: The name of a scalar function, or of a user's function.
             reduce: The name of an aggregate.
-            macros: Expands calls of the user's functions; None if there are none.
+            macros: Returns the expander of the user's functions; None if there are none.
 
         Raises:
             ProgrammingError: A name is no text, or there is no such function or aggregate.
         """
         by = _known("reduce", reduce, _REDUCING, "aggregates")
-        if isinstance(combine, str) and macros is not None and macros.find(combine) is not None:
-            return cls(combine, by, UserFunction(macros, combine))
+        if isinstance(combine, str) and combine not in _COMBINING and macros is not None:
+            expander = macros()
+            if expander.find(combine) is not None:
+                return cls(combine, by, UserFunction(expander, combine))
         return cls(_known("combine", combine, _COMBINING, "functions of two arguments"), by)
 
     def combined(self, values: list[Typed], float_stays: bool) -> Typed:

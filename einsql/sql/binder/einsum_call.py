@@ -130,7 +130,7 @@ class _Options:
                 elif name in ("combine", "reduce") and _is_text(setting):
                     names = known.algebra.combine, known.algebra.reduce
                     by = dict(zip(("combine", "reduce"), names, strict=True)) | {name: setting.name}
-                    known = replace(known, algebra=Algebra.named(**by, macros=macros))
+                    known = replace(known, algebra=Algebra.named(**by, macros=lambda: macros))
                 else:
                     raise ProgrammingError(
                         f"EINSUM has no option {option.name} := {setting.sql()}",
