@@ -149,7 +149,12 @@ class Generator:
         keys = source.keys
         partition = self.c.some(keys)
         by = ", ".join(k.sql for k in partition)
-        over = f" OVER (PARTITION BY {by})" if partition else " OVER ()"
+        parts = [f"PARTITION BY {by}"] if partition else []
+        others = [k for k in keys if k not in partition]
+        if others and self.c.chance(40):
+            parts.append(f"ORDER BY {self.c.pick(others).sql}{self.c.pick(['', ' DESC'])}")
+            parts.append(self.c.pick(["", "RANGE BETWEEN 1 PRECEDING AND 2 FOLLOWING"]))
+        over = f" OVER ({' '.join(parts)})"
         frame = Frame(source.rows, over=over)
         leaves = list(source.leaves)
         windows = [self.ex.aggregate(source.leaves, frame) for _ in range(self.c.between(1, 2))]
