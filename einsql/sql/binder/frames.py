@@ -101,16 +101,42 @@ def frame_of(
     if len(order.expressions) != 1:
         raise unsupported("A window with ORDER BY several values", node)
     (ordered,) = order.expressions
-    by = domain.canonical(bind(ordered.this).value)
-    if not isinstance(by, Label) or by.name not in domain.free or by.name in apart:
+    typed = bind(ordered.this)
+    moved = domain.shift(domain.canonical(typed.value)) if typed.type is DType.BIGINT else None
+    if moved is None or moved[0] not in domain.free or typed.valid != TRUE:
         raise unsupported("A window with ORDER BY a value that is no key", node)
-    if domain.edges_of(by.name):
+    label, sign, _ = moved
+    if domain.edges_of(label):
         raise unsupported("A window over a key that a parameter bounds", node)
-    numbered = set(domain.free) <= {*apart, by.name}
-    descends = bool(ordered.args.get("desc"))
-    frame = Frame(by.name, None, None, descends, numbered, numbered and domain.total)
+    numbered = set(domain.free) <= {*apart, label}
+    descends = bool(ordered.args.get("desc")) != (sign < 0)
+    frame = Frame(label, None, None, descends, numbered, numbered and domain.total)
+    if label in apart:
+        _check_peers(node, frame)
+        return None  # the partition
     if spec is None:
         return frame.between(None, 0)
+    return _bounded(node, frame, spec)
+
+
+def _check_peers(node: exp.Window, frame: Frame) -> None:
+    """Requires that each row's frame is its partition, whose rows all have the same key.
+
+    Raises:
+        NotSupportedError: The window has rows, or its frame does not contain the current one.
+    """
+    spec = node.args.get("spec")
+    by_rows = isinstance(node.this, FUNCTIONS) or (spec and spec.args.get("kind") != "RANGE")
+    if by_rows or (spec and not _bounded(node, frame, spec).is_never_empty):
+        raise unsupported("A window with ORDER BY a key of its partition", node)
+
+
+def _bounded(node: exp.Window, frame: Frame, spec: exp.Expr) -> Frame:
+    """The frame with literal bounds.
+
+    Raises:
+        NotSupportedError: Its bounds are no literals, or not those of keys.
+    """
     start = _distance(node, spec.args.get("start"), spec.args.get("start_side"), "PRECEDING")
     end: int | None = 0
     if spec.args.get("end") is not None:

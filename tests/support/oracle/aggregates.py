@@ -79,8 +79,8 @@ class Aggregates:
 
     def pick(self, fn: str, argument: E, e: E, frame: Frame) -> E:
         """ARG_MIN or ARG_MAX of an integer argument; einsql settles ties by the least."""
-        if not e.exact or not argument.is_integer:
-            raise UnsoundError
+        if not e.exact or not argument.is_integer or "ORDER BY" in frame.over:
+            raise UnsoundError  # DuckDB may run an ordered window, and chooses among ties
         self.tags.add("ties")
         if e.special:
             self.tags.add("nan")
