@@ -245,7 +245,7 @@ def test_bag(make: type[Both]) -> None:
 
 
 def test_fallback(make: type[Both]) -> None:
-    """DISTINCT, UNION, GROUP BY a float, ordered windows: DuckDB's work, or an error."""
+    """DISTINCT, UNION, GROUP BY a float, windows ordered by values: DuckDB's work, or an error."""
     both = make(x=("i", doubles(1, 1, 2)))
     for sql in (
         "SELECT DISTINCT val FROM x",

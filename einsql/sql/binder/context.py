@@ -15,6 +15,7 @@ from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.windows import Windows
+from einsql.sql.parser.positions import unsupported
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed
@@ -45,6 +46,36 @@ class Environment(Protocol):
 
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro, or None."""
+
+
+class ColumnsOnly:
+    """An environment whose expressions read columns, and nothing else.
+
+    Attributes:
+        place: What follows the name of anything else in the error that refuses it.
+    """
+
+    place = ""
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        """No expression is bound already."""
+        return None
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        """Refuses an aggregate."""
+        raise unsupported(f"An aggregate{self.place}", node)
+
+    def window(self, node: exp.Window) -> Typed:
+        """Refuses a window."""
+        raise unsupported(f"A window{self.place}", node)
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        """Refuses a subquery."""
+        raise unsupported(f"A subquery{self.place}", node)
+
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+        """There is no macro to expand."""
+        return None
 
 
 class Joining(Environment, Protocol):

@@ -15,12 +15,12 @@ from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError, suggest
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.ir.functions.functions import INTERNAL
+from einsql.sql.binder.context import ColumnsOnly
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
 from einsql.sql.functions.scalar_functions import NAMED
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.parameters.bound_parameters import BoundParameters
-from einsql.sql.parser.positions import unsupported
 from einsql.sql.typing import functions
 from einsql.sql.typing.typed_expr import Typed, apply, logical_and, logical_or
 
@@ -63,30 +63,16 @@ _OPERANDS = "the operands of EINSUM"
 
 
 @dataclass
-class _Operands:
-    """The environment of a user's function, which has two values only."""
+class _Operands(ColumnsOnly):
+    """The environment of a user's function, which has two values."""
 
+    place = " in a function of EINSUM"
     values: dict[str, Typed]
     float_stays: bool
     parameters: BoundParameters = field(default_factory=BoundParameters)
 
-    def match(self, node: exp.Expr) -> Typed | None:
-        return None
-
     def column(self, node: exp.Column) -> Typed:
         return self.values[node.name]
-
-    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
-        raise unsupported("An aggregate in a function of EINSUM", node)
-
-    def window(self, node: exp.Window) -> Typed:
-        raise unsupported("A window in a function of EINSUM", node)
-
-    def subquery(self, node: exp.Expr) -> Typed:
-        raise unsupported("A subquery in a function of EINSUM", node)
-
-    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

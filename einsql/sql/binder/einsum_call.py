@@ -317,6 +317,33 @@ def einsum_relation(
         ProgrammingError: A label has different bounds, an operand has hidden keys, or an operation
             does not accept the values.
     """
+    domain, factors = _operands(spec, relations)
+    output = spec.output
+    aggregation = Aggregation(domain, output, bool(output), float_stays)
+    total = aggregation.bind(algebra.reduce, [algebra.combined(factors, float_stays)], TRUE)
+    first, *later = aggregation.finish()
+    if algebra.has_state:
+        return _projected(domain, output, total, [first, *later])
+    assert isinstance(total.value, Value)
+    renamed = tuple(
+        Output("val", o.args, o.dtype, o.reduction, o.where)
+        if o.name == total.value.field
+        else Output(valid("val"), o.args, o.dtype, o.reduction, o.where)
+        if o.name != PRESENT
+        else o
+        for o in first.outputs
+    )
+    summed = domain.node(output, renamed)
+    columns = [Column(_column(k, output), DType.BIGINT, key=k) for k in output]
+    return Relation(summed, (*columns, Column("val", summed.schema.dtype("val"), field="val")))
+
+
+def _operands(spec: Spec, relations: Sequence[Relation]) -> tuple[Domain, list[Typed]]:
+    """The domain of an expression's labels, and the value of each operand at a point.
+
+    Raises:
+        ProgrammingError: A label has different bounds, or an operand has hidden keys.
+    """
     domain = Domain()
     factors: list[Typed] = []
     for labels, relation in zip(spec.inputs, relations, strict=True):
@@ -347,24 +374,7 @@ def einsum_relation(
             present = Value(number, valid(field), DType.BOOLEAN)
         dtype = values[0].dtype
         factors.append(Typed(Value(number, field, dtype), dtype, present))
-    output = spec.output
-    aggregation = Aggregation(domain, output, bool(output), float_stays)
-    total = aggregation.bind(algebra.reduce, [algebra.combined(factors, float_stays)], TRUE)
-    first, *later = aggregation.finish()
-    if algebra.has_state:
-        return _projected(domain, output, total, [first, *later])
-    assert isinstance(total.value, Value)
-    renamed = tuple(
-        Output("val", o.args, o.dtype, o.reduction, o.where)
-        if o.name == total.value.field
-        else Output(valid("val"), o.args, o.dtype, o.reduction, o.where)
-        if o.name != PRESENT
-        else o
-        for o in first.outputs
-    )
-    summed = domain.node(output, renamed)
-    columns = [Column(_column(k, output), DType.BIGINT, key=k) for k in output]
-    return Relation(summed, (*columns, Column("val", summed.schema.dtype("val"), field="val")))
+    return domain, factors
 
 
 def _projected(

@@ -13,6 +13,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
+from einsql.sql.binder.context import ColumnsOnly
 from einsql.sql.binder.domain import Domain, affine
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -173,30 +174,15 @@ def _from_key(label: str, bound: Typed) -> Typed:
 
 
 @dataclass
-class _Rows:
-    """The environment of the rows before grouping, which has columns only."""
+class _Rows(ColumnsOnly):
+    """The environment of the rows before grouping."""
 
     scope: Scope
     float_stays: bool
     parameters: BoundParameters
-
-    def match(self, node: exp.Expr) -> Typed | None:
-        return None
 
     def column(self, node: exp.Column) -> Typed:
         typed = self.scope.find(node.name, node.table or None)
         if typed is None:
             raise self.scope.unknown(node.name, node.table or None)
         return typed
-
-    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
-        raise unsupported("An aggregate", node)
-
-    def window(self, node: exp.Window) -> Typed:
-        raise unsupported("A window", node)
-
-    def subquery(self, node: exp.Expr) -> Typed:
-        raise unsupported("A subquery", node)
-
-    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
-        return None

@@ -20,7 +20,7 @@ LINES: Mapping[str, str] = {
     "zero_inf": "0 · inf",
     "ties": "ARG_MIN ties",
     "bag": "SELECT i, val FROM x(i, j)",
-    "fallback": "DISTINCT, UNION, GROUP BY a float, ordered windows",
+    "fallback": "DISTINCT, UNION, GROUP BY a float, windows ordered by values",
     "natural": "NATURAL JOIN",
     "bounds": "different bounds in a join",
     "negative_key": "i - 1 AS i, GROUP BY it",
