@@ -15,6 +15,7 @@ from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.ir.einsum.reasons import Reason
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
@@ -63,6 +64,11 @@ def _length(node: EinSum) -> int:
     """The approximate length of the source for the node's expressions, in calls."""
     calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
     return len(calls) + 4 * sum(failure_of(e) is not None for e in calls)
+
+
+def _merges(node: EinSum) -> bool:
+    """True if an output is a field of a state, which NumPy merges."""
+    return any(o.reduction is not None and REDUCTIONS[o.reduction].fields for o in node.outputs)
 
 
 def _match_sparse(node: EinSum, jit: str = "wait") -> Runner | None:
@@ -123,7 +129,7 @@ VECTOR = Kernel(
 LOOPS = Kernel(
     "loops",
     "any node, by compiled loops that fuse everything",
-    lambda node: compile_loops(node) if _length(node) <= LONGEST else None,
+    lambda node: compile_loops(node) if _length(node) <= LONGEST and not _merges(node) else None,
     takes_half=True,
 )
 

@@ -15,8 +15,9 @@ from einsql.core.bfloat16 import stored
 from einsql.core.schema import PRESENT, valid
 from einsql.engine.step import Measure, Step
 from einsql.errors import DataError, NotSupportedError
+from einsql.ir.einsum.evaluation import wide
 from einsql.ir.einsum.graph import EinSum, Node, walk
-from einsql.ir.einsum.interpreter import evaluate, wide
+from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.interpreter import evaluate_physical
 from einsql.ir.tra import plan as ra

@@ -14,18 +14,21 @@ from einsql.ir.functions.derivatives import PointDerivative, of_extreme, of_prod
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A commutative, associative reduction with an identity.
+    """An associative reduction with an identity, commutative unless its state is ordered.
 
     ARG_MIN and ARG_MAX contribute (argument, value) pairs and keep the argument of the
     extreme value, among equal values the least argument. Only they have `better`.
 
     Attributes:
         identity: The initial running value for an output type, which is the value of empty groups.
-        monoid: The scalar function that combines two running values, or None for pairs.
+        monoid: The scalar function that combines two running values, or None for pairs and states.
         better: For pairs, the comparison `better(new, old)` that replaces the running pair.
         idempotent: Whether a value merged with itself is the same value.
         over: The scalar functions that distribute over this reduction, as `mul` does
             over SUM: x·(a + b) = x·a + x·b.
+        fields: The fields of a state of several fields (see `einsql.ir.einsum.states`), whose
+            values a point contributes.
+        place: The position of the field to which the output is reduced.
         derivative: The adjoint of a point's contribution, or the reason why there is none.
     """
 
@@ -35,12 +38,14 @@ class Reduction:
     better: str | None = None
     idempotent: bool = False
     over: frozenset[str] = frozenset()
+    fields: tuple[str, ...] = ()
+    place: int = 0
     derivative: PointDerivative | str = field(kw_only=True)
 
     @property
     def arity(self) -> int:
         """The number of expressions that a point contributes."""
-        return 1 if self.better is None else 2
+        return len(self.fields) or (1 if self.better is None else 2)
 
 
 def _extremes(dtype: DType) -> tuple[Any, Any]:
@@ -116,4 +121,7 @@ REDUCTIONS: dict[str, Reduction] = {
         ),
     )
 }
-"""Base reductions, to which the binder reduces AVG, VARIANCE, COUNT and LOGSUMEXP."""
+"""Base reductions, to which the binder reduces AVG, VARIANCE, COUNT and LOGSUMEXP.
+
+`einsql.ir.einsum.states.define` adds those of the user's aggregates.
+"""
