@@ -74,6 +74,12 @@ def _match_sparse(node: EinSum, jit: str = "wait") -> Runner | None:
     )
 
 
+def _match_sort(node: EinSum, jit: str = "wait") -> Runner | None:
+    if not all(map(is_holistic, node.outputs)):
+        return None
+    return holistic.compile_holistic(node, lambda part: compile_node(part, jit))
+
+
 def _match_running(node: EinSum, jit: str = "wait") -> Runner | None:
     if node.points <= SMALL or node.guard == TRUE:
         return None
@@ -92,6 +98,12 @@ def _computes_labels(node: EinSum) -> bool:
     return any(a.define is not None for a in node.axes)
 
 
+SORT = Kernel(
+    "sort",
+    "reductions that need all values of a group sort the values of all groups",
+    lambda node: _match_sort(node),
+    takes_half=True,
+)
 WINDOWS = Kernel(
     "windows",
     "a float product of an operand read through affine labels is register tiles",
@@ -130,6 +142,7 @@ LOOPS = Kernel(
 
 KERNELS: tuple[Kernel, ...] = (
     VIEWS,
+    SORT,
     RUNNING,
     SPARSE,
     CONTRACTION,
@@ -191,9 +204,8 @@ def _sorted(node: EinSum, jit: str) -> CompiledNode[Runner]:
     """Compiles holistic reductions, and the node's other outputs."""
     sorts = tuple(o for o in node.outputs if is_holistic(o))
     rest = tuple(o for o in node.outputs if o not in sorts)
-    compiled = holistic.compile_holistic(
-        replace(node, outputs=sorts), lambda part: compile_node(part, jit)
-    )
+    kernel = replace(SORT, match=lambda part: _match_sort(part, jit))
+    compiled = _first((kernel,), replace(node, outputs=sorts), jit)
     if not rest:
         return compiled
     return _combined([compiled, compile_node(replace(node, outputs=rest), jit)])

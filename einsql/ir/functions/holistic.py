@@ -38,12 +38,11 @@ def between(low: Any, high: Any, share: Any, dtype: DType) -> Any:
         share: DOUBLE, from 0 to 1.
         dtype: The type.
     """
-    if dtype is DType.DOUBLE:
-        return low * (1.0 - share) + high * share
-    start = np.asarray(low, np.float64)
     if dtype is DType.FLOAT:
+        start = np.asarray(low, np.float64)
         return (start + (np.asarray(high, np.float64) - start) * share).astype(np.float32)
-    return np.trunc(start + (high - low) * share).astype(np.int64)
+    value = low * (1.0 - share) + high * share
+    return value if dtype is DType.DOUBLE else np.trunc(value).astype(np.int64)
 
 
 def quantile_cont(values: np.ndarray, fraction: float) -> Any:

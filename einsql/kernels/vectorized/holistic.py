@@ -21,7 +21,7 @@ from einsql.ir.einsum.partial_states import is_holistic
 from einsql.ir.einsum.reasons import unproven
 from einsql.ir.functions import equal
 from einsql.ir.functions.holistic import between, position
-from einsql.kernels.kernel import Arrays, Compile, CompiledNode, Runner, Tick
+from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
 from einsql.kernels.vectorized.reductions import accumulator
 
 BLOCK = 1 << 22
@@ -38,7 +38,7 @@ Sorts = dict[tuple[Expr, Expr], list[Output]]
 """The outputs that read the same selected values, by value and condition."""
 
 
-def compile_holistic(node: EinSum, compile_node: Compile) -> CompiledNode[Runner]:
+def compile_holistic(node: EinSum, compile_node: Compile) -> Runner:
     """Compiles a node whose outputs are all holistic reductions.
 
     Args:
@@ -50,7 +50,7 @@ def compile_holistic(node: EinSum, compile_node: Compile) -> CompiledNode[Runner
         assert is_holistic(o)
         sorts.setdefault((o.args[0], o.where), []).append(o)
     is_partial = node.guard != TRUE or next(unproven(node), None) is not None
-    return CompiledNode("sort", _Holistic(node, sorts, is_partial, compile_node).run)
+    return _Holistic(node, sorts, is_partial, compile_node).run
 
 
 @dataclass(frozen=True, slots=True, eq=False)

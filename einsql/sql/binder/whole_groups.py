@@ -34,6 +34,10 @@ NAMES = frozenset(
 """The aggregates of this module."""
 
 
+_INTERPOLATED = 18
+"""Digits of a DECIMAL up to which DuckDB interpolates in DOUBLE; it rounds others differently."""
+
+
 class Reducing(Protocol):
     """The aggregates of a SELECT, to which this module adds reductions."""
 
@@ -104,6 +108,11 @@ def _chosen(group: Reducing, name: str, t: Typed, fraction: float, selected: Exp
 def _interpolated(group: Reducing, t: Typed, fraction: float, selected: Expr) -> Typed:
     """A value between two: FLOAT of FLOAT, DECIMAL of DECIMAL, else DOUBLE."""
     kind = t.type
+    if isinstance(kind, Decimal) and kind.width > _INTERPOLATED:
+        raise NotSupportedError(
+            "A quantile between DECIMALs of more than 18 digits is outside the tensor fragment",
+            hint="CAST the value to DOUBLE.",
+        )
     if isinstance(kind, DType):
         single = kind is DType.FLOAT or kind.is_short
         kind = DType.FLOAT if single else DType.DOUBLE

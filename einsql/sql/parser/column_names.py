@@ -210,10 +210,7 @@ _PRINTERS: dict[type[exp.Expr], Callable[[exp.Expr], str]] = {
     exp.Distinct: lambda node: f"DISTINCT {', '.join(map(_text, node.expressions))}",
     exp.IgnoreNulls: lambda node: _text(node.this),
     exp.WithinGroup: _within_group,
-    **{
-        kind: lambda node: _call(_QUANTILES[type(node)], [node.this, node.expression])
-        for kind in _QUANTILES
-    },
+    **{kind: lambda node: _call(_QUANTILES[type(node)], _arguments(node)) for kind in _QUANTILES},
     exp.Filter: lambda node: f"{_text(node.this)} FILTER (WHERE {_text(node.expression.this)})",
     exp.Window: _window,
     exp.Coalesce: lambda node: f"COALESCE({', '.join(map(_text, (node.this, *node.expressions)))})",
