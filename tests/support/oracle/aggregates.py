@@ -97,7 +97,7 @@ class Aggregates:
         return replace(made, oracle=oracle, nullable=nullable, key=None)
 
     def quantile(self, fn: str, fraction: str, e: E, frame: Frame) -> E:
-        """MEDIAN, QUANTILE_CONT or QUANTILE_DISC; a quantile moves by the greatest error at most."""
+        """MEDIAN, QUANTILE_CONT or QUANTILE_DISC, which move by the greatest error at most."""
         chosen = fn == "quantile_disc"
         inner = f"{{0}}, {fraction}" if fraction else "{0}"
         error = frame.of("max", e.error) if e.error else ""
