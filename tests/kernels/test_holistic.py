@@ -52,6 +52,7 @@ def test_random_nodes(case: Case, small_blocks: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(holistic, "BLOCK", 4 if small_blocks else holistic.BLOCK)
         patch.setattr(holistic, "LOOSE", 0 if small_blocks else holistic.LOOSE)
+        patch.setattr(holistic, "DENSE", 0 if small_blocks else 64)
         check(case, compile_node(case.node, jit="never").run)
 
 
