@@ -47,12 +47,13 @@ def _fraction(draw: st.DrawFn) -> Const:
 
 
 @settings(max_examples=sample(120, 400))
-@given(holistic_cases(), st.booleans())
-def test_random_nodes(case: Case, small_blocks: bool) -> None:
+@given(holistic_cases(), st.booleans(), st.sampled_from((1, 64)))
+def test_random_nodes(case: Case, small_blocks: bool, large: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(holistic, "BLOCK", 4 if small_blocks else holistic.BLOCK)
         patch.setattr(holistic, "LOOSE", 0 if small_blocks else holistic.LOOSE)
         patch.setattr(holistic, "DENSE", 0 if small_blocks else 64)
+        patch.setattr(holistic, "LARGE", large)
         check(case, compile_node(case.node, jit="never").run)
 
 
