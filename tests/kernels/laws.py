@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import math
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Output, Value, cast

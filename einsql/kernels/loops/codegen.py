@@ -19,7 +19,6 @@ from einsql.ir.einsum.intervals import interval
 from einsql.ir.einsum.states import state_of
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.loops.expressions import (
-    CARRIERS,
     ROUND,
     STORED,
     Program,
@@ -32,6 +31,7 @@ from einsql.kernels.loops.expressions import (
 from einsql.kernels.loops.loop_nest import Mode, Nest, expensive, plan_nest
 from einsql.kernels.loops.states import States, is_state, state_cells
 from einsql.kernels.loops.strips import (
+    added,
     folded,
     folded_rows,
     jammed,
@@ -91,8 +91,8 @@ def state(o: Output, nest: Nest | None = None) -> tuple[DType, ...]:
     """Types of an output's running values.
 
     A state has its fields. A pair has the argument, its value, and a flag that is set once a point
-    was selected. A DOUBLE sum in memory has the sum and its rounding error. Where rows of running values are added to
-    each other, the sum of the last terms precedes them.
+    was selected. A DOUBLE sum in memory has the sum and its rounding error. Where rows of running
+    values are added to each other, the sum of the last terms precedes them.
     """
     if is_state(o):
         return tuple(f.dtype for f in state_of(o.reduction or "").fields)
@@ -134,6 +134,7 @@ class Writer(States):
             elif self.owner[n] == n:
                 self.reduce(n, o, o.reduction)
         self.finish_reductions()
+        self.prepare_merges()
         self.out.source = self.assemble()
         return self.out
 
@@ -400,8 +401,6 @@ class Writer(States):
             dtype, place = self.node.operands[operand].source.schema.dtype(name), next(places)
             body.append(f"a{n} = operand(p[{place}], np.{STORED[dtype]})")
             addresses.append(f"p[{place}]")
-        row: list[str] = []
-        rooms: list[str] = []
         part = count(1)
         for n, o in enumerate(self.node.outputs):
             if o.reduction is None or not self.nest.keeps_state:
@@ -413,19 +412,11 @@ class Writer(States):
                     for name, dtype, _ in cells(n, o, self.nest)
                 ]
         rows = [c for n, o in self.running() for c in cells(n, o, self.nest)]
-        lanes = [(f"r{name[1:]}", dtype, "") for name, dtype, _ in rows] if self.lanes > 1 else []
-        size = "width" if self.nest.mode is Mode.ROW else str(self.lanes)
-        for name, dtype, _ in rows if self.nest.mode is Mode.ROW else lanes:
-            rooms.append(f"room{len(rooms)}")
-            row.append(f"{rooms[-1]} = borrow(8 * {size})")
-            place = f"at({rooms[-1]}, np.{_numpy(dtype)})"
-            if self.laws:
-                place = f"result({rooms[-1]}, np.{_numpy(dtype)}, {next(part)})"
-            row.append(f"{name} = {place}")
-        body.append("bad = np.int64(0)")
+        body += ["bad = np.int64(0)", *self.slice_merge]
         if self.nest.mode is Mode.ROW:
             body.append(f"width = e{self.depth - 1} - b{self.depth - 1}")
-        body += row
+        rooms, borrowing = self.rooms(rows, part)
+        body += borrowing
         lines = [f"    {line}" for line in body]
         inner = self.before[self.depth]
         outer = self.before[self.depth - 1] if self.depth > 1 else []
@@ -502,19 +493,6 @@ def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType,
     return [(f"s{n}", types[0], first), *rest]
 
 
-def added(total: str, lost: str, term: str) -> list[str]:
-    """Adds a term to a sum, and the rounding error of the addition to another sum."""
-    return [
-        f"y = {total} + {term}",
-        f"{lost} += rounded_off({total}, {term}, y)",
-        f"{total} = y",
-    ]
-
-
 def read(cell: str, dtype: DType) -> str:
     """Source that reads a running value from memory, where a BOOLEAN is a byte."""
     return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
-
-
-def _numpy(dtype: DType) -> str:
-    return "bool_" if dtype is DType.BOOLEAN else CARRIERS[dtype]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import prod
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Const, EinSum, Output
-from einsql.ir.einsum.states import owners, state_of
+from einsql.ir.einsum.states import has_states, owners, state_of
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
@@ -155,6 +156,9 @@ class Loops:
         written = [r for result in results for r in result]
         numbers[first:] = [a.ctypes.data for a in chain(arrays, written)]
         failed = self.call(kernel, numbers, written, tick, parts)
+        if not failed and self.boxes.slices > 1 and has_states(node):
+            numbers[:2] = -self.boxes.slices, prod(self.shape)
+            failed = kernel(numbers)
         reasons = layout.program.reasons
         if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
             if self.far is None:
@@ -162,25 +166,7 @@ class Loops:
             return self.far.run(operands, tick, parts)
         if failed:
             raise first_error(reasons, failed)
-        return {
-            o.name: self._finish(o, result)
-            for o, result in zip(node.outputs, self._merged(results), strict=True)
-        }
-
-    def _merged(self, results: Sequence[list[np.ndarray]]) -> list[list[np.ndarray]]:
-        """The arrays of each output, with those of a state's slices merged once for all fields."""
-        if not self.nest.keeps_state:
-            return list(results)
-        outputs = self.node.outputs
-        states = {
-            n: merge(outputs[n], results[n])
-            for n in self.owner
-            if REDUCTIONS[outputs[n].reduction or ""].fields
-        }
-        return [
-            [states[of][REDUCTIONS[o.reduction or ""].place]] if of in states else results[n]
-            for n, (o, of) in enumerate(zip(outputs, self.owner, strict=True))
-        ]
+        return {o.name: self._finish(n, o, results) for n, o in enumerate(node.outputs)}
 
     def call(
         self,
@@ -297,15 +283,18 @@ class Loops:
             return [starting(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
         shape, kinds = (self.boxes.slices, *self.shape), self._kinds(number, o)
         if REDUCTIONS[o.reduction].fields:
-            fields = state_of(o.reduction).fields
-            return [np.full(shape, f.start, t) for f, t in zip(fields, kinds)]
+            fields = state_of(o.reduction).fields[: len(kinds)]
+            return [np.full(shape, f.start, t) for f, t in zip(fields, kinds, strict=True)]
         start = REDUCTIONS[o.reduction].identity(o.dtype)
         first, *rest = kinds
         return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
 
-    def _finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
-        if o.reduction is None or not self.nest.keeps_state or REDUCTIONS[o.reduction].fields:
+    def _finish(self, number: int, o: Output, results: Sequence[list[np.ndarray]]) -> np.ndarray:
+        result = results[number]
+        if o.reduction is None or not self.nest.keeps_state:
             return result[0]
+        if REDUCTIONS[o.reduction].fields:  # the kernel has merged the slices
+            return results[self.owner[number]][REDUCTIONS[o.reduction].place][0, ...]
         if is_compensated(o, self.nest):
             result = [compensated(*result[-2:])]
         values = merge(o, result)[0]

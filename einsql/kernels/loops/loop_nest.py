@@ -18,7 +18,7 @@ from einsql.ir.einsum.graph import (
     operands_of,
     subexpressions,
 )
-from einsql.ir.einsum.states import has_order, has_states, point_merges
+from einsql.ir.einsum.states import has_order, has_states, point_merges, state_name
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.scalars import bounds_of, calls_of, derived_axes, fails, labels_read
 
@@ -131,10 +131,11 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
         alone: Whether all threads are to run it, and may keep state for that.
     """
     nest = _ordered(node, alone)
-    if nest.mode is Mode.REGISTERS and len(nest.loops) > nest.kept and has_states(node):
-        if node.axis(nest.loops[-1]).extent >= 4 * LANES:
-            return replace(nest, lanes=LANES)
-    long = bool(nest.loops) and node.axis(nest.loops[-1]).extent >= LONG_ROW
+    extent = node.axis(nest.loops[-1]).extent if nest.loops else 0
+    chained = nest.mode is Mode.REGISTERS and len(nest.loops) > nest.kept
+    if chained and extent >= 4 * LANES and has_states(node):
+        return replace(nest, lanes=LANES)
+    long = extent >= LONG_ROW
     waits = node.points >= BEYOND_CACHE and not any(map(expensive, exprs(node)))
     return replace(nest, reads_ahead=True) if long and waits else nest
 
@@ -211,7 +212,10 @@ def _cost_inside(node: EinSum, label: str, decided: dict[str, frozenset[str]]) -
         last = label == node.keys[-1]
         cost += sum(1 if last else 3 if o.reduction else 6 for o in node.outputs)
     else:
-        cost += sum(_chain(o.reduction, o.dtype.is_float) for o in node.outputs)
+        states = {x for x in map(state_name, node.outputs) if x is not None}
+        others = (o for o in node.outputs if state_name(o) is None)
+        cost += sum(_chain(o.reduction, o.dtype.is_float) for o in others)
+        cost += len(states) * (1 if node.axis(label).extent >= 4 * LANES else 3)
     free = {x for s in decided.values() for x in s}
     for e in (e for e in calls_of(*exprs(node)) if _cost(e) > 1):
         read = {f for x in labels_read(node, e) for f in decided[x]}
@@ -224,7 +228,7 @@ def _chain(reduction: str | None, is_float: bool) -> int:
     """Latency of a running value that is updated at every point."""
     if reduction is None:
         return 0
-    if REDUCTIONS[reduction].arity > 1:
+    if REDUCTIONS[reduction].better is not None:
         return 3
     return 1 if is_float and REDUCTIONS[reduction].idempotent else 0
 

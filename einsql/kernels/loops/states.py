@@ -18,8 +18,8 @@ from einsql.core.schema import DType, Field, Key, Schema
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Input, Operand, Output, Value
 from einsql.ir.einsum.states import State, has_order, merge_expressions, owners, state_of
 from einsql.ir.functions import REDUCTIONS
-from einsql.kernels.loops.expressions import literal, typed
-from einsql.kernels.loops.loop_nest import LANES, Nest
+from einsql.kernels.loops.expressions import CARRIERS, literal, typed
+from einsql.kernels.loops.loop_nest import Mode, Nest
 from einsql.kernels.loops.quotients import Wraps
 
 Cell = tuple[str, DType, str]
@@ -51,6 +51,8 @@ class States(Wraps):
         owner: For each output the number of the output whose running values it reads.
         laws: The states, by the number of the output that has their running values.
         spelled_cells: How the fields of the operands that stand for running values are read.
+        slice_merge: The statements that merge the running values of slices.
+        lane_merge: The statements that merge the running values of lanes.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class States(Wraps):
                 schema = Schema(keys, tuple(Field(f.name, f.dtype) for f in state.fields))
                 operands += [Operand(Input("state", schema), labels)] * 2
                 self.laws[n] = _Law(state, place, place + 1)
+        self.slice_merge: list[str] = []
+        self.lane_merge: list[str] = []
         super().__init__(replace(node, operands=tuple(operands)), nest, strided, near)
 
     @property
@@ -167,29 +171,50 @@ class States(Wraps):
                 f"    for l{n} in range(v, min(v + {lanes}, {end})):",
                 *(f"        {line}" for line in laned),
             ]
-        pair = (
-            ("[np.uintp(2 * x)]", "[np.uintp(2 * x + 1)]")
-            if in_order
-            else ("[np.uintp(x)]", "[np.uintp(x + w)]")
-        )
-        text += [
-            f"for u in range(1, {lanes.bit_length()}):",
-            f"    w = {lanes} >> u",
-            "    for x in range(w):",
-            *(
-                f"        {line}"
-                for line in self.merging(
-                    "r{n}_{{field}}[np.uintp(x)]", *("r{n}_{{field}}" + p for p in pair)
-                )
-            ),
-            *self.merging("s{n}_{{field}}", "s{n}_{{field}}", "r{n}_{{field}}[0]"),
-        ]
+        text += self.lane_merge
         if in_order:
             text += [
                 f"for l{n} in range({start} + ({end} - {start}) // {lanes} * {lanes}, {end}):",
                 *(f"    {line}" for line in body),
             ]
         return text
+
+    def prepare_merges(self) -> None:
+        """Writes the merges of slices and lanes, before the kernel's arguments are counted."""
+        if self.laws and self.nest.keeps_state:
+            self.slice_merge = self.merging_slices()
+        if self.lanes > 1:
+            self.lane_merge = self.merging_lanes()
+
+    def merging_lanes(self) -> list[str]:
+        """Writes the merge of the lanes, in pairs, and then with the running state."""
+        first, second = ("2 * x", "2 * x + 1") if has_order(self.node) else ("x", "x + w")
+        cell, later = (f"r{{n}}_{{{{field}}}}[np.uintp({at})]" for at in (first, second))
+        goal = "r{n}_{{field}}[np.uintp(x)]"
+        return [
+            f"for u in range(1, {self.lanes.bit_length()}):",
+            f"    w = {self.lanes} >> u",
+            "    for x in range(w):",
+            *(f"        {line}" for line in self.merging(goal, cell, later)),
+            *self.merging("s{n}_{{field}}", "s{n}_{{field}}", "r{n}_{{field}}[0]"),
+        ]
+
+    def merging_slices(self) -> list[str]:
+        """Writes the merge of the slices' running values, which a call without a box is for.
+
+        Such a call has the negative number of slices and their number of elements as its first
+        two arguments. The first slice becomes the merged one.
+        """
+        prefix = "o_" if self.nest.carry else ""
+        earlier, later = (f"{prefix}s{{n}}_{{{{field}}}}[np.uintp({at})]" for at in ("x", "x + w"))
+        return [
+            "if p[0] < 0:",
+            "    for u in range(1, -p[0]):",
+            "        w = u * p[1]",
+            "        for x in range(p[1]):",
+            *(f"            {line}" for line in self.merging(earlier, earlier, later)),
+            "    return bad",
+        ]
 
     def merging(self, goal: str, earlier: str, later: str) -> list[str]:
         """Writes the merge of the running values of every state.
@@ -205,9 +230,9 @@ class States(Wraps):
                 self.spelled_cells[law.later] = later.format(n=n)
                 sides = law.side(law.earlier), law.side(law.later)
                 values = [self.value(e) for e in merge_expressions(law.state, *sides, self.bounds)]
-                for k, (f, value) in enumerate(zip(law.state.fields, values, strict=True)):
+                for k, (f, new) in enumerate(zip(law.state.fields, values, strict=True)):
                     cell = goal.format(n=n).format(field=k)
-                    self.emit(f"{cell} = {typed(f.dtype, value)}")
+                    self.emit(f"{cell} = {typed(f.dtype, new)}")
         return lines
 
     @contextmanager
@@ -219,6 +244,27 @@ class States(Wraps):
         self.before[self.depth], self.names[self.depth] = lines, {}
         yield lines
         self.at, self.lazy, self.before[self.depth], self.names[self.depth] = saved
+
+    def rooms(self, rows: Sequence[Cell], part: Iterator[int]) -> tuple[list[str], list[str]]:
+        """Working memory for rows of running values or for lanes.
+
+        Args:
+            rows: The running values of all outputs.
+            part: Numbers for parts of memory.
+
+        Returns:
+            The names of the memory, and the statements that borrow it.
+        """
+        row = self.nest.mode is Mode.ROW
+        if not row and self.lanes == 1:
+            return [], []
+        rooms, lines = [f"room{n}" for n in range(len(rows))], []
+        for room, (name, dtype, _) in zip(rooms, rows, strict=True):
+            kind = "np.bool_" if dtype is DType.BOOLEAN else f"np.{CARRIERS[dtype]}"
+            place = f"result({room}, {kind}, {next(part)})" if self.laws else f"at({room}, {kind})"
+            lines.append(f"{room} = borrow(8 * {'width' if row else self.lanes})")
+            lines.append(f"{name if row else _lane(name)} = {place}")
+        return rooms, lines
 
     def state_cells(self, n: int) -> list[Cell]:
         """The running values of the state of output `n`."""
