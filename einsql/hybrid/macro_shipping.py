@@ -135,12 +135,22 @@ def _macro(definition: Definition, parts: Parts) -> str:
 
 
 def _refuse_tables(body: object, text: Edited) -> None:
-    """Refuses a macro with a table parameter; DuckDB takes arguments as values."""
+    """Refuses a user's aggregate, and a macro with a table parameter.
+
+    DuckDB takes arguments as values, and does not run the law of an aggregate.
+    """
     if not isinstance(body, Macro):
         return
     named = body.table_parameters
+    at = re.search(rf"\b{re.escape(body.name)}\s*\(", text.text, re.IGNORECASE)
+    if body.law is not None:
+        raise NotSupportedError(
+            f"{body.name}() is an aggregate of CREATE AGGREGATE, "
+            "which DuckDB cannot run in its part of the query",
+            hint="Aggregate tensors or tables in a subquery of its own, and do the rest around it.",
+            position=None if at is None else text.origin(at.start()),
+        )
     if named:
-        at = re.search(rf"\b{re.escape(body.name)}\s*\(", text.text, re.IGNORECASE)
         raise NotSupportedError(
             f"{body.name}() reads its parameter {named[0]} as a table, "
             "which it cannot in what DuckDB runs",

@@ -207,12 +207,13 @@ def merged_fields(
 
     shape = np.broadcast_shapes(*(a.shape for a in (*earlier, *later)))
     mask = np.broadcast_to(np.asarray(selected), shape)
-    return tuple(
-        np.broadcast_to(
-            cast_array(expression_value(e, leaf, mask, computed), computed(f.dtype)), shape
+    with np.errstate(all="ignore"):
+        return tuple(
+            np.broadcast_to(
+                cast_array(expression_value(e, leaf, mask, computed), computed(f.dtype)), shape
+            )
+            for f, e in zip(state.fields, state.merge, strict=True)
         )
-        for f, e in zip(state.fields, state.merge, strict=True)
-    )
 
 
 def reduced_fields(

@@ -7,6 +7,7 @@ from sqlglot import exp
 from einsql.errors import ProgrammingError
 from einsql.sql.binder.arguments import surplus
 from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
+from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.positions import unsupported
 
 
@@ -15,7 +16,7 @@ def is_aggregate(node: exp.Expr) -> bool:
     if isinstance(node, exp.Filter):
         node = node.this
     if isinstance(node, exp.Anonymous):
-        return str(node.this).lower() in AGGREGATES
+        return law_of(node) is not None or str(node.this).lower() in AGGREGATES
     return type(node) in AGGREGATES
 
 

@@ -19,6 +19,7 @@ from einsql.sql.binder.context import Environment
 from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, FUNCTION_OF_NODE, NAMED
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.long_literals import LEAST, STAND_IN
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.parser.sql_text import text
@@ -275,6 +276,8 @@ class ScalarBinder:
 
 
 def _anonymous_aggregate(node: exp.Expr) -> bool:
+    if law_of(node) is not None:
+        return True
     return isinstance(node, exp.Anonymous) and str(node.this).lower() in AGGREGATES
 
 

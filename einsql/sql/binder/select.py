@@ -26,6 +26,9 @@ from einsql.sql.binder.hints import bind_hint
 from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.binder.state_binder import StateBinder
+from einsql.sql.binder.user_aggregates import UserAggregate
+from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.parser.sql_text import as_sql, kind
 from einsql.sql.scope.relation import Relation
@@ -230,8 +233,14 @@ class SelectBinder:
         where = None
         if isinstance(call, exp.Filter):
             call, where = call.this, call.expression.this
-        name = aggregate_name(call)
+        name, law = aggregate_name(call), law_of(call)
         with positioned(call):
+            if law is not None:
+                args = [binder.bind(a) for a in call.expressions]
+                condition = TRUE if where is None else truth(binder.condition(where))
+                merge = StateBinder(law, self.float_stays, self.query.macros).bind()
+                place = int(call.args["place"])
+                return UserAggregate(aggregation, merge, place).bind(args, condition)
             if isinstance(call.this, exp.Column) and isinstance(call.this.this, exp.Star):
                 self._check_table(call.this)
             args = [binder.bind(a) for a in aggregate_arguments(call, name)]

@@ -7,6 +7,7 @@ from dataclasses import field
 from sqlglot import exp
 
 from einsql.core.records import dataclass
+from einsql.sql.parser.aggregate_law import AggregateLaw
 from einsql.sql.parser.dialect import EinSQL
 
 MAY_CROSS = "may_cross"
@@ -70,6 +71,7 @@ class Macro:
         text: The text of the CREATE MACRO statement.
         defaults: The default values of the last parameters.
         names: The names in the body.
+        law: The law of an aggregate, whose body is the expression of FINISH; None for a macro.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Macro:
     is_table: bool
     text: str
     defaults: tuple[exp.Expr, ...] = ()
+    law: AggregateLaw | None = None
     names: Names = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

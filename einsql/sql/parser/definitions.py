@@ -9,8 +9,8 @@ from sqlglot import TokenType, exp
 
 from einsql.core.schema import DType
 from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.sql.parser.aggregate_definitions import AggregateReader
 from einsql.sql.parser.macro_checks import check_parameters, is_function
-from einsql.sql.parser.sqlglot_trees import TreeReader
 from einsql.sql.parser.syntax import (
     CheckClause,
     ColumnDef,
@@ -39,7 +39,7 @@ TYPE_NAMES = {
 }
 """Types of columns, with DuckDB's aliases."""
 
-_KINDS = ("TENSOR", "VIEW", "MACRO", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TYPE")
+_KINDS = ("TENSOR", "VIEW", "MACRO", "AGGREGATE", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TYPE")
 """Kinds of objects that CREATE and DROP accept, DuckDB's included."""
 
 
@@ -67,11 +67,11 @@ def _check_axes(cuts: Sequence[KeyCut], others: Sequence[MeshAxis]) -> None:
         seen.add(axis.name)
 
 
-class DefinitionReader(TreeReader):
+class DefinitionReader(AggregateReader):
     """Reads statements that create and drop tensors, views and macros."""
 
     def create(self) -> Statement:
-        """CREATE [OR REPLACE] [TEMP] TENSOR | VIEW | MACRO."""
+        """CREATE [OR REPLACE] [TEMP] TENSOR | VIEW | MACRO | FUNCTION | AGGREGATE."""
         self.take("CREATE")
         replace = self.take("OR", "REPLACE")
         temporary = self.take("TEMP") or self.take("TEMPORARY")
@@ -81,9 +81,11 @@ class DefinitionReader(TreeReader):
             return replace_field(self.create_view(replace), temporary=temporary)
         if self.take("MACRO") or self.take("FUNCTION"):
             return replace_field(self.create_macro(replace), temporary=temporary)
+        if self.take("AGGREGATE"):
+            return replace_field(self.create_aggregate(replace), temporary=temporary)
         raise NotSupportedError(
             f"CREATE {self.word()} is outside the tensor fragment",
-            hint=f"{did_you_mean(self.word(), _KINDS)}CREATE TENSOR, VIEW and MACRO work.",
+            hint=f"{did_you_mean(self.word(), _KINDS)}CREATE works for {', '.join(_KINDS[:4])}.",
             position=self.position(),
         )
 
@@ -334,12 +336,14 @@ class DefinitionReader(TreeReader):
         return body
 
     def drop(self) -> Drop:
-        """DROP TENSOR | VIEW | MACRO [IF EXISTS] name."""
+        """DROP TENSOR | VIEW | MACRO | AGGREGATE [IF EXISTS] name."""
         self.take("DROP")
         kind = self.word()
-        if kind not in ("TENSOR", "VIEW", "MACRO"):
-            raise self.error("DROP knows TENSOR, VIEW and MACRO", did_you_mean(kind, _KINDS))
+        if kind not in ("TENSOR", "VIEW", "MACRO", "AGGREGATE"):
+            known = "DROP knows TENSOR, VIEW, MACRO and AGGREGATE"
+            raise self.error(known, did_you_mean(kind, _KINDS))
         self.at += 1
+        kind = "MACRO" if kind == "AGGREGATE" else kind  # they share their names
         if_exists = self.take("IF", "EXISTS")
         name = self.name(f"a {kind.lower()} name")
         if self.word() == ",":

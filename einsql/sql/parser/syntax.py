@@ -9,6 +9,7 @@ from sqlglot import exp
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error
+from einsql.sql.parser.aggregate_law import AggregateLaw
 from einsql.sql.parser.text_edits import Replaced
 
 
@@ -130,10 +131,11 @@ class CreateView:
 
 @dataclass(frozen=True, slots=True)
 class CreateMacro:
-    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body.
+    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body, or CREATE AGGREGATE.
 
     Attributes:
         defaults: The default values of the last parameters, written `name := value`.
+        law: The law of an aggregate; None for a macro.
     """
 
     name: str
@@ -144,6 +146,7 @@ class CreateMacro:
     text: str
     temporary: bool = False
     defaults: tuple[exp.Expr, ...] = ()
+    law: AggregateLaw | None = None
 
 
 @dataclass(frozen=True, slots=True)
