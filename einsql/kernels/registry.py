@@ -16,7 +16,7 @@ from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.ir.einsum.partial_states import is_holistic, merges
 from einsql.ir.einsum.reasons import Reason
-from einsql.ir.functions import REDUCTIONS
+from einsql.ir.einsum.states import has_states, point_merges, state_name
 from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
@@ -63,13 +63,9 @@ A call that may raise counts five times because of its branches.
 
 def _length(node: EinSum) -> int:
     """The approximate length of the source for the node's expressions, in calls."""
-    calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
+    roots = [*exprs(node), *point_merges(node)]
+    calls = [e for root in roots for e in subexpressions(root) if isinstance(e, Call)]
     return len(calls) + 4 * sum(failure_of(e) is not None for e in calls)
-
-
-def _merges(node: EinSum) -> bool:
-    """True if an output is a field of a state, which NumPy merges."""
-    return any(o.reduction is not None and REDUCTIONS[o.reduction].fields for o in node.outputs)
 
 
 def _match_sparse(node: EinSum, jit: str = "wait") -> Runner | None:
@@ -142,7 +138,7 @@ VECTOR = Kernel(
 LOOPS = Kernel(
     "loops",
     "any node, by compiled loops that fuse everything",
-    lambda node: compile_loops(node) if _length(node) <= LONGEST and not _merges(node) else None,
+    lambda node: compile_loops(node) if _length(node) <= LONGEST else None,
     takes_half=True,
 )
 
@@ -194,6 +190,10 @@ def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
     runs = _match(replace(RUNNING, match=lambda part: _match_running(part, jit)), node, jit)
     if runs is not None:
         return runs
+    if has_states(node):
+        apart = _apart(node.outputs)
+        if len(apart) > 1:
+            return _combined([_compile(replace(node, outputs=g), jit) for g in apart])
     contractions = [
         o
         for o in node.outputs
@@ -215,6 +215,12 @@ def _sorted(node: EinSum, jit: str) -> CompiledNode[Runner]:
     if not rest:
         return compiled
     return _combined([compiled, compile_node(replace(node, outputs=rest), jit)])
+
+
+def _apart(outputs: Sequence[Output]) -> list[tuple[Output, ...]]:
+    """The outputs of states and the others: states are merged in lanes, which others are not."""
+    states = tuple(o for o in outputs if state_name(o) is not None)
+    return [g for g in (states, tuple(o for o in outputs if o not in states)) if g]
 
 
 def _ranged(node: EinSum, jit: str) -> CompiledNode[Runner] | None:

@@ -17,7 +17,18 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.evaluation import expression_value, same, wide
-from einsql.ir.einsum.graph import Expr, Label, Output, Scalar, Value
+from einsql.ir.einsum.graph import (
+    EinSum,
+    Expr,
+    Label,
+    Output,
+    Scalar,
+    Value,
+    cast,
+    map_values,
+)
+from einsql.ir.einsum.intervals import Bounds, bounds_of
+from einsql.ir.einsum.simplification import simplify
 from einsql.ir.functions import REDUCTIONS, Reduction
 from einsql.ir.functions.casts import cast_array
 
@@ -114,6 +125,58 @@ def state_name(output: Output) -> str | None:
     if reduction is None or not reduction.fields:
         return None
     return output.name.removesuffix(f".{reduction.fields[reduction.place]}")
+
+
+def has_states(node: EinSum) -> bool:
+    """True if an output of a node is a field of a state."""
+    return any(state_name(o) is not None for o in node.outputs)
+
+
+def has_order(node: EinSum) -> bool:
+    """True if a node has a state that is merged in the order of the keys."""
+    return any(o.reduction in _STATES and state_of(o.reduction or "").ordered for o in node.outputs)
+
+
+def owners(outputs: Sequence[Output]) -> list[int]:
+    """For each output the number of the first output of its state; without a state its own."""
+    first: dict[str, int] = {}
+    names = map(state_name, outputs)
+    return [n if s is None else first.setdefault(s, n) for n, s in enumerate(names)]
+
+
+def merge_expressions(
+    state: State, earlier: Sequence[Expr], later: Sequence[Expr], bounds: Bounds
+) -> tuple[Expr, ...]:
+    """MERGE over expressions, simplified.
+
+    Args:
+        state: The state with its law.
+        earlier: The fields of the earlier state.
+        later: The fields of the later state, such as the arguments of an output.
+        bounds: The bounds of the labels that the expressions read.
+    """
+    sides = [
+        {f.name: cast(e, f.dtype) for f, e in zip(state.fields, side, strict=True)}
+        for side in (earlier, later)
+    ]
+    return tuple(
+        simplify(cast(map_values(e, lambda v: sides[v.operand][v.field]), f.dtype), bounds)
+        for f, e in zip(state.fields, state.merge, strict=True)
+    )
+
+
+def point_merges(node: EinSum) -> list[Expr]:
+    """The expressions that merge a point into each state of a node.
+
+    The fields of earlier states are values of operand -1, which is none of the node's.
+    """
+    merges: list[Expr] = []
+    for n, o in enumerate(node.outputs):
+        if state_name(o) is not None and owners(node.outputs)[n] == n:
+            state = state_of(o.reduction or "")
+            earlier = [Value(-1, f.name, f.dtype) for f in state.fields]
+            merges += merge_expressions(state, earlier, o.args, bounds_of(node))
+    return merges
 
 
 def merged_fields(

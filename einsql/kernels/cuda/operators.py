@@ -11,6 +11,7 @@ import numpy as np
 from einsql.core.schema import DType, Key, Schema
 from einsql.ir.einsum.graph import EinSum, Input, Operand, exprs, subexpressions
 from einsql.ir.einsum.partial_states import merges
+from einsql.ir.einsum.states import has_states
 from einsql.kernels.cuda.device import is_shortage, with_room
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
@@ -28,7 +29,7 @@ Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]
 TYPES = frozenset(
     DType(x) for x in ("BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE")
 )
-"""Types that device kernels support; nodes with other types run on the CPU."""
+"""Types that device kernels support; nodes with other types, and with states, run on the CPU."""
 TEMPORARY = 2
 """Ratio of an array's bytes during its use to its own bytes: operands may be copied to another
 order, and running values are as wide as DOUBLE."""
@@ -59,7 +60,7 @@ def compile_on_device(
     if views is not None:
         fields = frozenset(o.name for o in node.outputs)
         return CompiledNode("cuda view", views, fields)
-    if not TYPES.issuperset(_types(node)):
+    if not TYPES.issuperset(_types(node)) or has_states(node):
         return _on_processor(node, memory, jit)
     name, compute = _compute(node, memory, precision, least)
     if compute is None:

@@ -317,7 +317,7 @@ def _of_counts(o: Output, counts: np.ndarray, low: int) -> np.ndarray:
         low: The value of the first column.
     """
     if o.reduction == "count_distinct":
-        return np.count_nonzero(counts, axis=1)
+        return np.asarray(np.count_nonzero(counts, axis=1))
     if o.reduction == "sum_distinct":
         group, values = np.nonzero(counts)
         (total,) = accumulators([replace(o, reduction="sum")], (len(counts),))
@@ -393,7 +393,7 @@ def _quantiles(o: Output, groups: _Groups) -> np.ndarray:
     share = place - low
     at = groups.starts + low.astype(np.int64)
     least, next_one = values[at], values[np.minimum(at + 1, len(values) - 1)]
-    return np.where(share == 0, least, between(least, next_one, share, o.dtype))
+    return np.asarray(np.where(share == 0, least, between(least, next_one, share, o.dtype)))
 
 
 def _positions(counts: np.ndarray, fraction: float) -> np.ndarray:

@@ -43,9 +43,9 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.einsum.partial_states import is_holistic
+from einsql.ir.einsum.simplification import simplify
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
-from einsql.optimizer.rewrite.fold_expressions import simplify
 from einsql.optimizer.rewrite.node_properties import (
     change_exprs,
     derived_are_total,
