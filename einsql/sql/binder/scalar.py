@@ -19,6 +19,7 @@ from einsql.sql.binder.context import Environment
 from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, FUNCTION_OF_NODE, NAMED
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.macros.macros import PARAMETER_OF
 from einsql.sql.parser.long_literals import LEAST, STAND_IN
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.parser.sql_text import text
@@ -31,6 +32,7 @@ from einsql.sql.typing.typed_expr import (
     logical_and,
     logical_not,
     logical_or,
+    passed,
     truth,
 )
 
@@ -220,8 +222,12 @@ class ScalarBinder:
         return functions.rounded(self.bind(node.this), bound, self.env.float_stays)
 
     def cast(self, node: exp.Expr) -> Typed:
-        """CAST(x AS type) and x::type."""
-        return self._cast(node.this, literals.parse_type(node.args["to"]))
+        """CAST(x AS type), x::type, and an argument of a macro with typed parameters."""
+        target = literals.parse_type(node.args["to"])
+        signature = node.meta.get(PARAMETER_OF)
+        if signature is None:
+            return self._cast(node.this, target)
+        return passed(self.bind(node.this), target, signature)
 
     def _cast(self, node: exp.Expr, target: SqlType) -> Typed:
         if isinstance(node, exp.Literal) and node.is_string and target is not None:
