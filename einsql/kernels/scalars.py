@@ -11,6 +11,7 @@ from einsql.ir.einsum.graph import (
     EinSum,
     Expr,
     Value,
+    exprs,
     labels_of,
     operands_of,
     subexpressions,
@@ -18,6 +19,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.intervals import never_overflows
 from einsql.ir.functions import SCALARS, Failure
 from einsql.ir.functions.casts import cast_failure
+from einsql.ir.functions.python_functions import shown_name
 
 Bounds = Mapping[str, tuple[int, int]]
 """The bounds `[lo, hi)` of every label."""
@@ -62,6 +64,14 @@ def derived_axes(node: EinSum) -> list[tuple[Axis, Expr]]:
         ordered.append(ready)
         known.add(ready[0].label)
     return ordered
+
+
+def opaque_functions(*nodes: EinSum) -> list[str]:
+    """The Python functions that nodes call in NumPy only, as users wrote their names."""
+    roots = (root for node in nodes for root in exprs(node))
+    calls = (e.fn for root in roots for e in subexpressions(root) if isinstance(e, Call))
+    opaque = (fn for fn in calls if fn in SCALARS and SCALARS[fn].opaque)
+    return list(dict.fromkeys(map(shown_name, opaque)))
 
 
 def failure_of(e: Call) -> Failure | None:

@@ -17,6 +17,7 @@ from einsql.errors import DataError, InternalError
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Node, Param, Value, walk
 from einsql.ir.functions import REDUCTIONS, SCALARS, less
 from einsql.ir.functions.casts import evaluated, failure_of
+from einsql.ir.functions.python_functions import at_selected
 
 Fields = dict[str, np.ndarray]
 """A relation's fields by name, each with one axis per key of its schema."""
@@ -100,6 +101,8 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
                 args.append(value(e.args[2], mask & ~first))
         else:
             args = [value(a, mask) for a in e.args]
+        if e.fn in SCALARS and SCALARS[e.fn].opaque:
+            return np.asarray(at_selected(SCALARS[e.fn], args, np.asarray(mask)))
         source = e.args[0].dtype
         failure = failure_of(e.fn, source if e.fn == "cast" else wide(source), e.dtype)
         if failure is not None and np.any(failure.numpy(*args) & mask):

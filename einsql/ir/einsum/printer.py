@@ -17,6 +17,7 @@ from einsql.ir.einsum.graph import (
     subexpressions,
     walk,
 )
+from einsql.ir.functions.python_functions import shown_name
 
 _INFIX = {
     "add": "+",
@@ -58,7 +59,7 @@ def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
             return f"NOT {args[0]}"
         case fn if fn in _INFIX:
             return f"({f' {_INFIX[fn]} '.join(args)})"
-    return f"{expr.fn.upper()}({', '.join(args)})"
+    return f"{shown_name(expr.fn).upper()}({', '.join(args)})"
 
 
 def _ranges(define: Expr, names: tuple[str, ...]) -> str:

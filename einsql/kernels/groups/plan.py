@@ -15,7 +15,7 @@ from einsql.kernels.groups.orders import nearest, orders
 from einsql.kernels.groups.weights import Weights, deferred, masks_fit, taken_in_parts
 from einsql.kernels.loops.loop_nest import Nest, plan_nest, weight
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.scalars import values_of
+from einsql.kernels.scalars import opaque_functions, values_of
 
 IN_CACHE = 2**19
 """Greatest bytes of a block's values, so that they stay in the L2 cache."""
@@ -145,6 +145,9 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
     """
     if any(a.extent == 0 for n in nodes for a in n.axes):
         return "there are no points"
+    functions = opaque_functions(*nodes)
+    if functions:
+        return f"{functions[0]} is a Python function"
     classes = classify(nodes)
     if classes is None:
         return "a result is read by other keys than it is written"

@@ -14,6 +14,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError, UnknownHere, suggest
 from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
+from einsql.ir.functions.python_functions import function_name
 from einsql.sql.binder.arguments import surplus
 from einsql.sql.binder.context import Environment
 from einsql.sql.functions.aggregate_functions import AGGREGATES
@@ -261,6 +262,9 @@ class ScalarBinder:
                 return functions.stopped(self.bind(arg))
             case "square", [arg]:
                 return self._call("pow", arg, exp.Literal.number(2))
+        python = function_name(name)
+        if python is not None:
+            return functions.of_python(python, self._all(*args))
         expansion = self.env.macro(name, args)
         if expansion is not None:
             return self.bind(expansion)
