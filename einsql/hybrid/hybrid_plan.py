@@ -19,14 +19,11 @@ from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.hybrid.fragments import FragmentRunner
 from einsql.hybrid.macro_shipping import Defined, definitions
+from einsql.hybrid.registered_functions import register
 from einsql.hybrid.split.core import split_block
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.prelude import ERF
 from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.hybrid.split.statement import query_of, split_statement
-from einsql.ir.functions import SCALARS
-from einsql.ir.functions.python_functions import function_name
-from einsql.kernels.vectorized.scalar import evaluate
 from einsql.planner.outcome import Rows
 from einsql.planner.queries import query_binder
 from einsql.sql.functions.hints import function_hint
@@ -360,8 +357,9 @@ def _table(
     duck, text = ctx.duck.con, hybrid.text.text
     there: list[str] = []
     try:
+        ctx.duck.functions.raised()  # forgets what was raised before
         for called in hybrid.functions:
-            _register(ctx, called)
+            register(ctx.duck, called)
         for kind, name, definition in hybrid.defined:
             word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
             duck.execute(f"CREATE {word} {definition}").fetchall()
@@ -400,21 +398,6 @@ def _table(
                 duck.execute(f"DROP {one}").fetchall()
     busy = Inherited(ctx.lock)
     return TableResult(relation, names, tuple(str(t) for t in relation.types), busy, text)
-
-
-def _register(ctx: Context, name: str) -> None:
-    """Registers a Python function in DuckDB, with the results that it has in einsql."""
-    functions, python = ctx.duck.functions, function_name(name)
-    functions.raised()
-    if name == ERF:
-        functions.register(ERF, SCALARS["erf"].numpy)
-    elif python is not None and python.function.refusal:
-        functions.register_native(name, python.function.fn, **python.function.native)
-    elif python is not None:
-        function = python.function
-        expr = function.expr
-        over_arrays = function.at_points if expr is None else lambda *args: evaluate(expr, args)
-        functions.register(name, over_arrays, function.arguments, function.result)
 
 
 def _names(

@@ -15,6 +15,7 @@ from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import always, beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.ir.einsum.reasons import Reason
+from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
@@ -172,7 +173,7 @@ def _compile_opaque(node: EinSum, functions: Sequence[str]) -> CompiledNode[Runn
     run = vector.compile_vector(node if part is None else part)
     if part is not None:
         run = sparse.over_parts(node, run)
-    names = " and ".join(functions)
+    names = " and ".join(map(shown_name, functions))
     what = "is a Python function" if len(functions) == 1 else "are Python functions"
     compiled = VECTOR.compiled(node, run)
     return replace(compiled, reason=Reason("no kernel", (f"{names} {what}",)))

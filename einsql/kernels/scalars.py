@@ -19,7 +19,6 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.intervals import never_overflows
 from einsql.ir.functions import SCALARS, Failure
 from einsql.ir.functions.casts import cast_failure
-from einsql.ir.functions.python_functions import shown_name
 
 Bounds = Mapping[str, tuple[int, int]]
 """The bounds `[lo, hi)` of every label."""
@@ -67,11 +66,11 @@ def derived_axes(node: EinSum) -> list[tuple[Axis, Expr]]:
 
 
 def opaque_functions(*nodes: EinSum) -> list[str]:
-    """The Python functions that nodes call in NumPy only, as users wrote their names."""
+    """The unique names of the Python functions that nodes call, which run in NumPy only."""
     roots = (root for node in nodes for root in exprs(node))
     calls = (e.fn for root in roots for e in subexpressions(root) if isinstance(e, Call))
     opaque = (fn for fn in calls if fn in SCALARS and SCALARS[fn].opaque)
-    return list(dict.fromkeys(map(shown_name, opaque)))
+    return list(dict.fromkeys(opaque))
 
 
 def failure_of(e: Call) -> Failure | None:

@@ -16,6 +16,7 @@ from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error, InterfaceError, ProgrammingError
+from einsql.hybrid.registered_functions import register
 from einsql.ir.functions.python_functions import (
     FunctionName,
     Laws,
@@ -26,6 +27,8 @@ from einsql.ir.functions.python_functions import (
 from einsql.session.function_operations import derivative_of, prepared
 from einsql.sql.parser.definitions import TYPE_NAMES
 from einsql.sql.parser.parser import parse
+from einsql.storage.duckdb.failures import translated
+from einsql.storage.error_boundary import boundary
 from einsql.storage.objects import Definition, macro_key
 
 if TYPE_CHECKING:
@@ -101,6 +104,8 @@ def create_function(
     if not function.refusal and function.expr is None:
         derivative = derivative_of(ctx, function, parameters, options.derivative)
         add_opaque(unique, replace(options.laws, derivative=derivative))
+    with ctx.lock, boundary, translated(""):
+        register(ctx.duck, unique)
     execute(f"CREATE TEMP {_text(name, unique, parameters, texts)}")
     definition = ctx.store.get(macro_key(name))
     assert isinstance(definition, Definition)

@@ -22,7 +22,7 @@ from einsql.ir.functions.python_functions import (
 )
 from einsql.ir.tra.lambda_tracing import Traced, recorded, trace
 from einsql.ir.tra.math_names import recording
-from einsql.kernels.vectorized.scalar import evaluate
+from einsql.kernels.vectorized.scalar import over_arrays
 from einsql.planner.queries import query_binder
 from einsql.sql.binder.einsum_algebra import bind_over
 from einsql.sql.parser.parser import parse
@@ -50,15 +50,9 @@ def prepared(function: PythonFunction, is_traced: bool, laws: Laws) -> PythonFun
         function = replace(function, expr=_recorded(function))
     if native and function.expr is None:
         function = replace(function, faster=NumbaLoop(function.fn, function.arguments))
-    test = LawTest(function.shown, function.arguments, function.result, _evaluator(function))
+    run = function.at_points if function.expr is None else over_arrays(function.expr)
+    test = LawTest(function.shown, function.arguments, function.result, run)
     return replace(function, laws=test.check(laws))
-
-
-def _evaluator(function: PythonFunction) -> Callable[..., np.ndarray]:
-    expr = function.expr
-    if expr is None:
-        return function.at_points
-    return lambda *args: evaluate(expr, args)
 
 
 def _placeholders(types: Sequence[DType]) -> list[Expr]:
@@ -87,7 +81,7 @@ _SAMPLES = 64
 
 def _agrees(function: PythonFunction, expr: Expr) -> bool:
     """Whether an expression has the function's values on finite samples on which it has any."""
-    checked = 0
+    checked, run = 0, over_arrays(expr)
     close = 1e-5 if function.result is not DType.DOUBLE else 1e-9
     for row in rows(function.arguments, 20 * _SAMPLES):
         if checked == _SAMPLES:
@@ -102,7 +96,7 @@ def _agrees(function: PythonFunction, expr: Expr) -> bool:
             continue
         checked += 1
         try:
-            recorded_value = np.ravel(evaluate(expr, _columns(function, row)))[0].item()
+            recorded_value = run(*_columns(function, row))[0].item()
         except Error:
             return False
         exact = not function.result.is_float

@@ -23,6 +23,7 @@ from einsql.core.schema import DType
 from einsql.core.typing_rules import Typing
 from einsql.errors import DataError, Error, ProgrammingError
 from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.ir.functions.derivatives import still
 from einsql.ir.functions.functions import SCALARS, Function
 from einsql.ir.functions.numeric import Array, Failure, Interval
 
@@ -107,7 +108,9 @@ class PythonFunction:
             returned = returned.to_numpy()
         try:
             values = np.asarray(returned)
-        except (TypeError, ValueError) as error:
+            if self.result.is_float and values.dtype.kind in "Ou":  # integers beyond 64 bits
+                values = values.astype(np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{wrong}{type(returned).__name__}: {error}") from error
         if values.dtype.kind not in "biuf":
             kinds = {type(v).__name__ for v in values.reshape(-1).tolist()}
@@ -131,8 +134,9 @@ class PythonFunction:
 class FunctionName(str):
     """The unique name of a function, which keeps the function; `shipping` sends it to ranks."""
 
-    __slots__ = ("__weakref__", "function")
+    __slots__ = ("__weakref__", "function", "laws")
     function: PythonFunction
+    laws: Laws
 
 
 _numbers: Counter[str] = Counter()
@@ -186,52 +190,61 @@ class Laws:
 def add_opaque(name: FunctionName, laws: Laws) -> None:
     """Makes an opaque function an entry of the table of scalar functions, while its name is used.
 
-    It may fail for every argument. So rules and kernels compute it for selected points only.
+    It may fail for every argument. So rules and kernels compute it for selected points only. The
+    table finds the function by its name and does not keep it, because the function's module may
+    refer to a connection.
     """
-    f = name.function
+    f, text = name.function, str(name)
+    name.laws = laws
     failure = Failure(f"{f.shown} failed", lambda *args: np.zeros((), bool), "False")
-
-    def refused(*_: object) -> Any:
-        raise ProgrammingError(
-            f"There is no gradient through {f.shown}: a Python function without a derivative",
-            hint="create_function(…, derivative=…) declares one; STOP_GRADIENT(…) around its "
-            "result makes the result a constant.",
-        )
-
     typing = Typing(f.arguments, f.result)
-    SCALARS[str(name)] = Function(
-        str(name),
+    is_bounded = laws.monotone and f.result.is_integer and f.arguments[0].is_integer
+    SCALARS[text] = Function(
+        text,
         lambda types, _: typing,
-        f.at_points,
+        lambda *args: _used(text).function.at_points(*args),
         "",
         len(f.arguments),
         fails=dict.fromkeys(DType, failure),
-        interval=_monotone_interval(f, laws.monotone),
+        interval=(lambda a: _bounds(_used(text).function, a)) if is_bounded else None,
         commutative=laws.commutative,
         associative=laws.associative,
         identity=laws.identity,
         annihilator=laws.annihilator,
         opaque=True,
-        derivative=laws.derivative or refused,
+        derivative=still if laws.derivative is still else lambda *terms: _adjoints(text, *terms),
     )
-    weakref.finalize(name, SCALARS.pop, str(name), None)
+    weakref.finalize(name, SCALARS.pop, text, None).atexit = False
 
 
-def _monotone_interval(f: PythonFunction, monotone: str) -> Callable[..., Interval] | None:
-    """The interval rule of a monotone function of integers; None for other functions."""
-    if not monotone or not (f.arguments[0].is_integer and f.result.is_integer):
+def _used(text: str) -> FunctionName:
+    name = function_name(text)
+    assert name is not None, "an expression with a name keeps it"
+    return name
+
+
+def _adjoints(text: str, *terms: Any) -> Any:
+    """The derivative of a function, see `Derivative`."""
+    name = _used(text)
+    if name.laws.derivative is None:
+        raise ProgrammingError(
+            f"There is no gradient through {name.function.shown}: a Python function without a "
+            "derivative",
+            hint="create_function(…, derivative=…) declares one; STOP_GRADIENT(…) around its "
+            "result makes the result a constant.",
+        )
+    return name.laws.derivative(*terms)
+
+
+def _bounds(f: PythonFunction, a: Interval) -> Interval:
+    """The interval of a monotone function of integers."""
+    if a is None:
         return None
-
-    def bounds(a: Interval) -> Interval:
-        if a is None:
-            return None
-        try:
-            ends = f.at_points(np.asarray(a, f.arguments[0].numpy)).tolist()
-        except Error:
-            return None
-        return min(ends), max(ends)
-
-    return bounds
+    try:
+        ends = f.at_points(np.asarray(a, f.arguments[0].numpy)).tolist()
+    except Error:
+        return None
+    return min(ends), max(ends)
 
 
 def at_selected(function: Function, args: Sequence[Array], mask: Array | None) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copyreg
 import importlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -42,6 +42,20 @@ def sent(name: FunctionName) -> tuple[Any, ...]:
     entry = SCALARS[str(name)]
     laws = Laws(entry.commutative, entry.associative, entry.identity, entry.annihilator)
     return _arrived, (str(name), plain, laws, source_of(f))
+
+
+def check(functions: Iterable[str]) -> None:
+    """Requires that functions can be sent to ranks.
+
+    Args:
+        functions: Names of scalar functions.
+
+    Raises:
+        NotSupportedError: See `sent`.
+    """
+    for name in map(function_name, set(functions)):
+        if name is not None:
+            source_of(name.function)
 
 
 def _nothing(*_: object) -> None:
@@ -98,8 +112,8 @@ def _arrived(text: str, plain: PythonFunction, laws: Laws, source: Source) -> Fu
 def _missing(what: str, reason: str, *_: object) -> Error:
     raise OperationalError(
         f"{what} is missing on a rank: {reason}",
-        hint="Put its module on PYTHONPATH of the ranks, or install cloudpickle there.",
+        hint="The ranks import its module, or need cloudpickle if it has none: PYTHONPATH.",
     )
 
 
-copyreg.pickle(FunctionName, sent)  # type: ignore[arg-type]  # a reducer of more than strings
+copyreg.pickle(FunctionName, sent)

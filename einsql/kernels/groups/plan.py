@@ -9,6 +9,7 @@ from math import prod
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, exprs
+from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, is_product, members
 from einsql.kernels.groups.orders import nearest, orders
@@ -147,7 +148,7 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
         return "there are no points"
     functions = opaque_functions(*nodes)
     if functions:
-        return f"{functions[0]} is a Python function"
+        return f"{shown_name(functions[0])} is a Python function"
     classes = classify(nodes)
     if classes is None:
         return "a result is read by other keys than it is written"

@@ -80,19 +80,23 @@ def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
     return _eager(expr, args, bounds)
 
 
-def evaluate(expr: Expr, args: Sequence[np.ndarray]) -> np.ndarray:
-    """An expression over the values of operands without keys, at every element of arrays.
+def over_arrays(expr: Expr) -> Callable[..., np.ndarray]:
+    """An expression over the values of operands without keys, as a function of arrays.
 
     Args:
         expr: An expression without labels.
-        args: The values of each operand, arrays of one shape.
 
-    Raises:
-        DataError: The expression fails at an element.
+    Returns:
+        A function of arrays of one shape, one for each operand; it raises DataError if the
+        expression fails at an element.
     """
-    with np.errstate(all="ignore"):
-        values = compile_expr(expr, {}).run(_Arguments(args), None)
-    return np.broadcast_to(values, args[0].shape)
+    compiled = compile_expr(expr, {})
+
+    def run(*args: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(compiled.run(_Arguments(args), None), args[0].shape)
+
+    return run
 
 
 class _Arguments(Block):

@@ -102,7 +102,7 @@ class Duck:
         self._access = access or Access()
         self._guarded: GuardedConnection | None = None
         self._begun = False
-        self.functions = PythonFunctions(self._opened_root)
+        self.functions = PythonFunctions(self._registering)
         self._name = ""
         self.aborted = self.names_changed = self.asked = False
         self.registered: set[str] = set()
@@ -282,10 +282,14 @@ class Duck:
                 hint="ROLLBACK it; COMMIT would roll it back, too.",
             )
 
-    def _opened_root(self) -> Any:
-        """The root connection, after the session's own one."""
-        _ = self.con
-        return self._root()
+    def _registering(self) -> Any:
+        """The connection that registers Python functions.
+
+        A running transaction does not see functions of other connections, and its ROLLBACK removes
+        its own. Otherwise functions live as long as the root connection.
+        """
+        con = self.con
+        return con if self._begun else self._root()
 
     def tables(self) -> list[tuple[str, str]]:
         """The names of the tables, and their columns with types."""

@@ -12,24 +12,25 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.storage.arrow_arrays import arrow_array, null_mask, numpy_array
 
-Root = Callable[[], Any]
-"""Returns the connection of DuckDB that outlives statements and transactions."""
+Registering = Callable[[], Any]
+"""Returns the connection of DuckDB that registers functions."""
 
 
 class PythonFunctions:
     """The functions that a session has registered, each under a name that no other one has.
 
-    DuckDB keeps a function until the registering connection is closed.
+    DuckDB keeps a function until the registering connection is closed. A running transaction sees
+    only functions that were registered before it or by it, so functions are registered when they
+    are created.
 
     Args:
-        root: See `Root`. Functions are registered outside of the running transaction, whose
-            ROLLBACK would remove them.
+        registering: See `Registering`.
     """
 
-    def __init__(self, root: Root) -> None:
-        self._root = root
+    def __init__(self, registering: Registering) -> None:
+        self._registering = registering
         self._names: set[str] = set()
-        self._raised: Exception | None = None
+        self._raised: list[Exception] = []  # DuckDB's functions refer to it, not to the connection
 
     def register(
         self,
@@ -63,11 +64,13 @@ class PythonFunctions:
             return
         import duckdb  # imported when used
 
+        raised = self._raised
+
         def noticed(*args: Any) -> Any:
             try:
                 return function(*args)
             except Exception as error:
-                self._raised = error
+                raised.append(error)
                 raise
 
         # DuckDB counts the parameters.
@@ -78,12 +81,13 @@ class PythonFunctions:
         with suppress(
             duckdb.CatalogException, duckdb.NotImplementedException
         ):  # another session of the database has registered it
-            self._root().create_function(name, noticed, **options)
+            self._registering().create_function(name, noticed, **options)
         self._names.add(name)
 
     def raised(self) -> Exception | None:
         """The exception of a function since the last call of this method, or None."""
-        error, self._raised = self._raised, None
+        error = self._raised[-1] if self._raised else None
+        self._raised.clear()
         return error
 
 
