@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import reduce
 
@@ -57,8 +57,25 @@ class UserFunction:
                 tensor work.
         """
         arguments = [exp.column(name, table=_OPERANDS) for name in "ab"]
-        tree = self.macros.call(exp.Anonymous(this=self.name, expressions=arguments))
-        return ScalarBinder(_Operands({"a": a, "b": b}, float_stays)).bind(tree)
+        call = exp.Anonymous(this=self.name, expressions=arguments)
+        return bind_over(self.macros, call, {"a": a, "b": b}, float_stays)
+
+
+def bind_over(
+    macros: MacroExpander, tree: exp.Expr, values: Mapping[str, Typed], float_stays: bool = True
+) -> Typed:
+    """Binds an expression whose columns are given values.
+
+    Args:
+        macros: Expands its calls.
+        tree: The expression.
+        values: The values by the names of the columns.
+        float_stays: Whether functions of FLOAT stay FLOAT.
+
+    Raises:
+        Error: The expression is wrong, or is no tensor work.
+    """
+    return ScalarBinder(_Operands(values, float_stays)).bind(macros.expand_calls(None, tree))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,11 +113,16 @@ class _Operands(ColumnsOnly):
     """The environment of a user's function, which has two values."""
 
     place = " in a function of EINSUM"
-    values: dict[str, Typed]
+    values: Mapping[str, Typed]
     float_stays: bool
     parameters: BoundParameters = field(default_factory=BoundParameters)
 
     def column(self, node: exp.Column) -> Typed:
+        if node.name not in self.values:
+            raise ProgrammingError(
+                f'There is no parameter "{node.name}"',
+                hint=suggest(node.name, self.values, "parameters"),
+            )
         return self.values[node.name]
 
 
