@@ -43,6 +43,8 @@ from einsql.ir.einsum.graph import (
     with_operands,
     with_sources,
 )
+from einsql.optimizer.rewrite.inline_producers import compose
+from einsql.optimizer.rewrite.node_properties import readers
 from einsql.optimizer.rewrite.rules import Rule
 from einsql.optimizer.rewrite.softmax import Softmax, Sum, only_value, softmaxes
 
@@ -63,16 +65,32 @@ def split_keys(roots: Roots) -> tuple[Roots, int]:
             splits += 1
     if not members:
         return roots, 0
+    readers_of = readers(*roots)
     done: dict[int, Node] = {}
     for node in walk(*roots):
         splitting = members.get(id(node))
         if not isinstance(node, EinSum):
             done[id(node)] = node
         elif splitting is None:
-            done[id(node)] = with_sources(node, [done[id(o.source)] for o in node.operands])
+            over = with_sources(node, [done[id(o.source)] for o in node.operands])
+            divided = (
+                n
+                for n, o in enumerate(node.operands)
+                if id(o.source) in members and len(readers_of[id(o.source)]) == 1
+            )
+            done[id(node)] = _dividing(over, next(divided, None))
         else:
             done[id(node)] = splitting.visit(node, done)
     return tuple(done[id(r)] for r in roots), splits
+
+
+def _dividing(node: EinSum, number: int | None) -> EinSum:
+    """A map over a quotient that divides itself, so that it reads sums where they are completed."""
+    if number is None or not node.is_elementwise:
+        return node
+    source = node.operands[number].source
+    is_quotient = isinstance(source, EinSum) and source.is_elementwise
+    return (compose(node, number) if is_quotient else None) or node
 
 
 def hinted(roots: Roots, parts: Mapping[int, int]) -> Roots:
