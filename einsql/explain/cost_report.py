@@ -68,9 +68,7 @@ class Operation:
         return (*self.before, self.number, *self.after)
 
 
-def operations_of(
-    cut: Decomposition, placed: Program, names: Mapping[int, str]
-) -> list[Operation]:
+def operations_of(cut: Decomposition, placed: Program, names: Mapping[int, str]) -> list[Operation]:
     """Returns the operations of a plan, producers first.
 
     Args:

@@ -78,9 +78,9 @@ def objective_of(settings: Settings) -> Objective:
 def _split(optimized: Optimized, plan: SitePlan, settings: Settings) -> tuple[Optimized, SitePlan]:
     """Returns a graph and its plan, with the keys of each softmax in the parts of their cut.
 
-    A cut of the keys leaves the operations of a softmax in separate steps, because the maximum of all
-    keys comes first. In parts they are one step. The faster one of both plans is returned, or the
-    one that the plan file of the settings is for.
+    A cut of the keys leaves the operations of a softmax in separate steps, because the maximum of
+    all keys comes first. In parts they are one step. The faster one of both plans is returned, or
+    the one that the plan file of the settings is for.
     """
     parts = _parts_cut(optimized.roots, plan, settings)
     if not parts:

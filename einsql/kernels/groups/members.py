@@ -172,7 +172,6 @@ def _within_limits(
                 masks.add(data)
             else:
                 return None
-        kept = _kept(node, own)
         if any(not b <= masks for b in behind.values()):
             return None
         if any(not held_by <= limits for held_by in shown.values()) or any(

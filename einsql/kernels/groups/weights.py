@@ -5,8 +5,8 @@ They are recognised by their algebra: 0 ≤ e ≤ 1, and their sum z is at least
 of one row of terms. Because exp(x - m') = exp(x - m) · exp(m - m'), all sums of weights can be
 computed over one part of the row at a time, with the running maximum of x.
 
-A row without points has the maximum -infinity, and so may a row of scores. Weights that take 0 in the
-place of such a maximum, e = exp(x - (m = -infinity ? 0 : m)), are then 0, and so are their sums.
+A row without points has the maximum -infinity, and so has a row of which every x is -infinity.
+Weights that take 0 in the place of such a maximum are 0, and so are their sums.
 """
 
 from __future__ import annotations

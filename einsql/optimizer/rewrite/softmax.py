@@ -1,8 +1,8 @@
 """Softmaxes in a graph: m = max x, e = exp(x - m), and sums of terms that are linear in e.
 
 They are recognised by their algebra, not by a name. A sum may divide its terms by another one, as
-Σ (e / z) · v for the total z = Σ e. The terms of every sum change by the factor exp(m - m') if m' takes
-the place of m, so sums over parts of the keys, each with its own maximum, can be merged.
+Σ (e / z) · v for the total z = Σ e. If m' takes the place of m, the terms of every sum change by
+the factor exp(m - m'). So sums over parts of the keys, each with its own maximum, can be merged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sum:
         origin: The node of the graph.
         node: The node, which reads e itself and is not divided.
         along: The label of the keys.
-        weights: The number of the operand e.
+        rows: The labels of the keys of m.
         divisor: The operand by which the sum is divided, a sum of the same softmax; None if there
             is none.
     """
@@ -54,7 +54,7 @@ class Sum:
     origin: EinSum
     node: EinSum
     along: str
-    weights: int
+    rows: tuple[str, ...]
     divisor: tuple[EinSum, tuple[str, ...]] | None
 
 
@@ -64,7 +64,7 @@ class Softmax:
 
     Attributes:
         top: The node of m.
-        weights: The node of e.
+        weights: The node of e; None if the only sum computes e itself.
         sums: The sums, producers first.
         inner: The nodes that only m and e read and that are keyed by the keys: the scores.
         along: The label of the keys in each of these nodes, by the node's id.
@@ -73,12 +73,18 @@ class Softmax:
     """
 
     top: EinSum
-    weights: EinSum
+    weights: EinSum | None
     sums: tuple[Sum, ...]
     inner: tuple[EinSum, ...]
     along: dict[int, str]
     axis: Axis
     hints: tuple[int, ...]
+
+    @property
+    def members(self) -> list[EinSum]:
+        """The nodes of the graph that compute it."""
+        weights = () if self.weights is None else (self.weights,)
+        return [self.top, *weights, *self.inner, *(s.origin for s in self.sums)]
 
 
 def softmaxes(roots: Roots) -> list[Softmax]:
@@ -87,8 +93,8 @@ def softmaxes(roots: Roots) -> list[Softmax]:
     readers_of = readers(*roots)
     kept = {id(r) for r in roots}
     tops = (n for n in nodes if isinstance(n, EinSum) and id(n) in readers_of)
-    found = (_softmax(top, nodes, readers_of, kept) for top in tops)
-    return [s for s in found if s is not None]
+    candidates = (_softmax(top, nodes, readers_of, kept) for top in tops)
+    return [s for s in candidates if s is not None]
 
 
 _Readers = dict[int, list[tuple[EinSum, int]]]
@@ -103,18 +109,21 @@ def _softmax(
     if greatest is None or len(gone) != 1 or any(a.define is not None for a in top.axes):
         return None
     (axis,) = gone
-    powers = [w for r, n in readers_of[id(top)] if (w := _weights(top, greatest, axis, r, n))]
-    if len(powers) != 1 or id(powers[0][0]) in kept:
+    reading = readers_of[id(top)]
+    powers = [p for r, n in reading if (p := _power(top, greatest, axis, r, n)) is not None]
+    if len(powers) != 1:
         return None
-    ((weights, along),) = powers
-    sums = _sums(top, weights, along, axis, readers_of, kept)
+    (power,) = powers
+    weights = None if power.node.reduced else power.node
+    own = {id(top): axis.label, id(power.node): power.along}
+    sums = _own_sum(power) if weights is None else _sums(top, power, axis, readers_of, kept)
     if sums is None:
         return None
-    own = {id(top): axis.label, id(weights): along} | {id(s.origin): s.along for s in sums}
-    inner = _inner(top, weights, nodes, own, axis, readers_of)
-    hinted = [top, weights, *(s.origin for s in sums), *inner]
-    wanted = [dict(n.hint).get(own[id(n)], 1) for n in hinted]
-    return Softmax(top, weights, sums, inner, own, axis, tuple(n for n in wanted if n > 1))
+    own |= {id(s.origin): s.along for s in sums}
+    inner = _inner((top, power.node), nodes, own, axis, readers_of)
+    softmax = Softmax(top, weights, sums, inner, own, axis, ())
+    wanted = [dict(n.hint).get(own[id(n)], 1) for n in softmax.members]
+    return replace(softmax, hints=tuple(n for n in wanted if n > 1))
 
 
 def only_value(node: EinSum, reduction: str | None) -> Output | None:
@@ -129,31 +138,55 @@ def only_value(node: EinSum, reduction: str | None) -> Output | None:
     return o if o.args[0].dtype is o.dtype else None
 
 
-def _weights(
-    top: EinSum, greatest: Output, axis: Axis, node: EinSum, number: int
-) -> tuple[EinSum, str] | None:
-    """A reader of m that computes exp(x - m), with its label of the keys; else None."""
-    e = only_value(node, None)
-    if e is None or any(a.label not in node.keys for a in node.axes if a.define is None):
-        return None
+@dataclass(frozen=True, slots=True)
+class _Power:
+    """A reader of m that computes exp(x - m).
+
+    Attributes:
+        node: The node.
+        number: The number of the operand m.
+        along: The label of the keys.
+        rows: The labels of the keys of m.
+    """
+
+    node: EinSum
+    number: int
+    along: str
+    rows: tuple[str, ...]
+
+
+def _power(top: EinSum, greatest: Output, axis: Axis, node: EinSum, number: int) -> _Power | None:
+    """A reader of m that reads it only for exp(x - m), as a map or in a sum; else None."""
+    e = only_value(node, "sum" if node.reduced else None)
     m = Value(number, greatest.name, greatest.dtype)
-    match e.args[0]:
-        case Call("exp", (Call("sub", (x, Value() as read)),)) if read == m:
-            labels = _same(greatest.args[0], top, x, node)
-        case _:
-            return None
-    if labels is None or axis.label not in labels:
+    if e is None or sum(o.source is top for o in node.operands) != 1:
         return None
-    rows = tuple(labels.get(k) for k in top.keys)
-    along = labels[axis.label]
-    others = [x for e in (node.guard, *defines(node)) for x in values_read(e, number)]
-    if rows != node.operands[number].labels or any(v.field != PRESENT for v in others):
+    powers = [x for x in subexpressions(e.args[0]) if exponent(x, m) is not None]
+    if len(powers) != 1 or (not node.reduced and powers[0] != e.args[0]):
         return None
-    return (node, along) if _is_along(node, along, axis) and along in node.keys else None
+    labels = _same(greatest.args[0], top, exponent(powers[0], m) or m, node)
+    read = [v for x in (node.guard, *defines(node)) for v in values_read(x, number)]
+    if labels is None or axis.label not in labels or any(v.field != PRESENT for v in read):
+        return None
+    if sum(v == m for v in values_read(e.args[0], number)) != 1:
+        return None
+    along, rows = labels[axis.label], node.operands[number].labels
+    if rows != tuple(labels.get(k) for k in top.keys) or not set(rows) <= set(node.keys):
+        return None
+    fits = _is_along(node, along, axis) and (along in node.keys) is not bool(node.reduced)
+    return _Power(node, number, along, rows) if fits else None
+
+
+def exponent(e: Expr, m: Expr) -> Expr | None:
+    """The x of exp(x - m); None for another expression."""
+    match e:
+        case Call("exp", (Call("sub", (x, shift)),)) if shift == m:
+            return x
+    return None
 
 
 def _same(a: Expr, of: EinSum, b: Expr, node: EinSum) -> dict[str, str] | None:
-    """The labels under which an expression of one node is that of another one; None if it is not."""
+    """The labels under which two nodes have equal expressions; None if these are not equal."""
     names: dict[str, str] = {}
 
     def named(x: str, y: str) -> bool:
@@ -196,24 +229,33 @@ def values_read(e: Expr, number: int) -> Iterator[Value]:
 # Sums
 
 
+def _own_sum(power: _Power) -> tuple[Sum, ...] | None:
+    """The sum that computes its weights itself, as LOGSUMEXP; None if it is not linear in them."""
+    node = power.node
+    total = only_value(node, "sum")
+    assert total is not None
+    m = (power.number, node.operands[power.number].source.schema.values[0].name)
+    if change_of(total.args[0], {m: Change(step=1.0)}) != _RESCALED:
+        return None
+    if any(a.define is not None for a in node.axes if a.label in node.keys):
+        return None
+    return (Sum(node, node, power.along, power.rows, None),)
+
+
 def _sums(
-    top: EinSum,
-    weights: EinSum,
-    along: str,
-    axis: Axis,
-    readers_of: _Readers,
-    kept: set[int],
+    top: EinSum, power: _Power, axis: Axis, readers_of: _Readers, kept: set[int]
 ) -> tuple[Sum, ...] | None:
     """The sums over the weights; None if another node reads a weight."""
+    weights = power.node
+    if id(weights) in kept:
+        return None
     sums: list[Sum] = []
-    rows = next(o.labels for o in weights.operands if o.source is top)
     between = {id(top)} | {id(r) for r, _ in readers_of[id(weights)] if not r.reduced}
     for reader, node, number in _reading(weights, readers_of, kept):
         labels = dict(zip(weights.keys, node.operands[number].labels, strict=True))
-        new = _sum(reader, node, number, labels[along], sums)
-        if new is None or not _is_along(node, new.along, axis):
-            return None
-        if not {labels[x] for x in rows} <= set(node.keys):
+        rows = tuple(labels[x] for x in power.rows)
+        new = _sum(reader, node, number, labels[power.along], rows, sums)
+        if new is None or not _is_along(node, new.along, axis) or not set(rows) <= set(node.keys):
             return None
         if any(id(o.source) in between for o in node.operands):
             return None
@@ -243,7 +285,12 @@ def _reading(
 
 
 def _sum(
-    origin: EinSum, node: EinSum, number: int, along: str, before: Sequence[Sum]
+    origin: EinSum,
+    node: EinSum,
+    number: int,
+    along: str,
+    rows: tuple[str, ...],
+    before: Sequence[Sum],
 ) -> Sum | None:
     """A sum of terms that are linear in the weights, without its division; None for other nodes."""
     weights = node.operands[number].source
@@ -264,15 +311,13 @@ def _sum(
     value = Value(number, weights.schema.values[0].name, total.dtype)
     if change_of(term, {(number, value.field): _RESCALED}) != _RESCALED:
         return None
-    if not divisors:
-        return Sum(origin, node, along, number, None)
-    return _undivided(origin, node, number, along, divisors[0])
+    plain = Sum(origin, node, along, rows, None)
+    return _undivided(plain, divisors[0]) if divisors else plain
 
 
-def _undivided(
-    origin: EinSum, node: EinSum, number: int, along: str, divisor: int
-) -> Sum | None:
+def _undivided(of: Sum, divisor: int) -> Sum | None:
     """A sum of terms that are divided by another sum, without the division."""
+    node = of.node
     o = node.operands[divisor]
     total = only_value(node, "sum")
     assert total is not None
@@ -292,15 +337,14 @@ def _undivided(
         return None
     outputs = tuple(replace(x, args=(term,)) if x is total else x for x in node.outputs)
     assert isinstance(o.source, EinSum)
-    return Sum(origin, replace(node, outputs=outputs), along, number, (o.source, o.labels))
+    return replace(of, node=replace(node, outputs=outputs), divisor=(o.source, o.labels))
 
 
 # Scores
 
 
 def _inner(
-    top: EinSum,
-    weights: EinSum,
+    powers: Sequence[EinSum],
     nodes: Sequence[EinSum | Input],
     own: dict[int, str],
     axis: Axis,
@@ -308,19 +352,17 @@ def _inner(
 ) -> tuple[EinSum, ...]:
     """The nodes keyed by the keys that only the softmax reads, up to the first contraction.
 
-    Their labels of the keys are added to `own`.
+    Their labels of the keys are added to `own`. The nodes of m and of exp(x - m) read them.
     """
     inner: list[EinSum] = []
-    reached = {id(o.source) for n in (top, weights) for o in n.operands} - {id(top)}
+    reached = {id(o.source) for n in powers for o in n.operands} - {id(powers[0])}
     for node in reversed(nodes):
         if not isinstance(node, EinSum) or id(node) not in reached or id(node) in own:
             continue
         reading = readers_of[id(node)]
         if any(id(r) not in own for r, _ in reading):
             continue
-        places = {
-            tuple(x == own[id(r)] for x in r.operands[n].labels) for r, n in reading
-        }
+        places = {tuple(x == own[id(r)] for x in r.operands[n].labels) for r, n in reading}
         place = next(iter(places))
         if len(places) != 1 or sum(place) != 1 or node.grid:
             continue

@@ -12,7 +12,7 @@ of m', which makes them 0, and exp(m' - m) is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from einsql.core.records import dataclass
@@ -37,6 +37,7 @@ from einsql.ir.einsum.graph import (
     fresh,
     hint_over,
     map_exprs,
+    rewrite,
     substitute,
     view,
     walk,
@@ -46,7 +47,7 @@ from einsql.ir.einsum.graph import (
 from einsql.optimizer.rewrite.inline_producers import compose
 from einsql.optimizer.rewrite.node_properties import readers
 from einsql.optimizer.rewrite.rules import Rule
-from einsql.optimizer.rewrite.softmax import Softmax, Sum, only_value, softmaxes
+from einsql.optimizer.rewrite.softmax import Softmax, Sum, exponent, only_value, softmaxes
 
 PART = "part"
 """The wanted name of the label of the parts."""
@@ -58,10 +59,9 @@ def split_keys(roots: Roots) -> tuple[Roots, int]:
     members: dict[int, _Splitting] = {}
     splits = 0
     for softmax in wanted:
-        inside = [softmax.top, softmax.weights, *softmax.inner, *(s.origin for s in softmax.sums)]
-        if members.keys().isdisjoint(map(id, inside)):
-            splitting = _Splitting(softmax)
-            members |= dict.fromkeys(map(id, inside), splitting)
+        inside = [id(n) for n in softmax.members]
+        if members.keys().isdisjoint(inside):
+            members |= dict.fromkeys(inside, _Splitting(softmax))
             splits += 1
     if not members:
         return roots, 0
@@ -114,7 +114,7 @@ def hinted(roots: Roots, parts: Mapping[int, int]) -> Roots:
 
 def _reads_sparse(softmax: Softmax) -> bool:
     """True if an operand stores only some elements, which a view by parts would fill."""
-    nodes = [softmax.top, softmax.weights, *softmax.inner, *(s.node for s in softmax.sums)]
+    nodes = [*softmax.members, *(s.node for s in softmax.sums)]
     sources = (o.source for n in nodes for o in n.operands)
     return any(isinstance(s, Input) and s.sparse for s in sources)
 
@@ -169,10 +169,8 @@ class _Splitting:
             axes += split if a.label == label else (a,)
         is_key = label in node.keys
         keys = _spelled(node.keys, label, part) if is_key else (part, *node.keys)
-        new = map_exprs(node, lambda e: substitute(e, {label: position}))
-        if node is self._softmax.weights:
-            new = self._shifted(new)
-        within = TRUE
+        new = map_exprs(node, lambda e: self._shifted(operands, substitute(e, {label: position})))
+        within: Expr = TRUE
         if self._is_ragged:
             last = bigint(self._lo + self._softmax.axis.extent - 1)
             within = Call("le", (position, last), DType.BOOLEAN)
@@ -213,20 +211,23 @@ class _Splitting:
             self._views[known] = replace(shown, hint=((part, self._number),))
         return Operand(self._views[known], keys)
 
-    def _shifted(self, weights: EinSum) -> EinSum:
-        """The weights of parts, with 0 in the place of a maximum of -infinity."""
-        e = only_value(weights, None)
-        assert e is not None
-        (power,) = e.args
-        assert isinstance(power, Call)
-        (inside,) = power.args
-        assert isinstance(inside, Call)
-        x, m = inside.args
+    def _shifted(self, operands: Sequence[Operand], e: Expr) -> Expr:
+        """An expression with 0 in the place of a maximum of -infinity that exp(x - m) subtracts."""
+        top = self._parts.get(id(self._softmax.top))
+        numbers = [n for n, o in enumerate(operands) if top is not None and o.source is top.node]
+        if top is None or len(numbers) != 1:
+            return e
+        greatest = only_value(top.node, "max")
+        assert greatest is not None
+        m = Value(numbers[0], greatest.name, greatest.dtype)
         least, nothing = Const(-math.inf, m.dtype), Const(0.0, m.dtype)
         shift = Call("if", (Call("eq", (m, least), DType.BOOLEAN), nothing, m), m.dtype)
-        value = Call("exp", (Call("sub", (x, shift), inside.dtype),), power.dtype)
-        outputs = (replace(o, args=(value,)) if o is e else o for o in weights.outputs)
-        return replace(weights, outputs=tuple(outputs))
+
+        def visit(e: Expr) -> Expr:
+            x = exponent(e, m)
+            return e if x is None else Call("exp", (Call("sub", (x, shift), m.dtype),), m.dtype)
+
+        return rewrite(e, visit)
 
     # Merging
 
@@ -234,9 +235,9 @@ class _Splitting:
         """The maximum of the parts' maxima; also computes the factors exp(m' - m)."""
         of, keys = part.node, part.node.keys[1:]
         axes = tuple(of.axis(k) for k in of.keys)
-        value = only_value(of, "max")
-        assert value is not None
-        read = Value(0, value.name, value.dtype)
+        extreme = only_value(of, "max")
+        assert extreme is not None
+        read = Value(0, extreme.name, extreme.dtype)
         greatest = EinSum(
             axes, (Operand(of, of.keys),), _exists(of, 0), keys, _outputs(of, read, "max")
         )
@@ -255,34 +256,30 @@ class _Splitting:
         """The sum of the parts' sums times their factors, divided if the original sum is."""
         node, factors = part.node, self._factors
         assert factors is not None
-        value, factor = only_value(node, "sum"), only_value(factors, None)
-        assert value is not None
+        total, factor = only_value(node, "sum"), only_value(factors, None)
+        assert total is not None
         assert factor is not None
-        weights = self._softmax.weights
-        of_row = next(o.labels for o in weights.operands if o.source is self._softmax.top)
-        read = dict(zip(weights.keys, of.node.operands[of.weights].labels, strict=True))
-        rows = tuple(read[x] for x in of_row)
-        sum_of = Value(0, value.name, value.dtype)
-        term = Call("mul", (sum_of, Value(1, factor.name, factor.dtype)), value.dtype)
+        sum_of = Value(0, total.name, total.dtype)
+        term = Call("mul", (sum_of, Value(1, factor.name, factor.dtype)), total.dtype)
         keys = node.keys[1:]
-        total = EinSum(
+        merged = EinSum(
             tuple(node.axis(k) for k in node.keys),
-            (Operand(node, node.keys), Operand(factors, (part.label, *rows))),
+            (Operand(node, node.keys), Operand(factors, (part.label, *of.rows))),
             conj(_exists(node, 0), _exists(factors, 1)),
             keys,
             _outputs(node, term, "sum"),
             hint_over(node.hint, keys),
         )
         if of.divisor is None:
-            return total
+            return merged
         source, labels = of.divisor
         divisor = done[id(source)]
         (z,) = divisor.schema.values
-        quotient = Call("div", (sum_of, Value(1, z.name, z.dtype)), value.dtype)
+        quotient = Call("div", (sum_of, Value(1, z.name, z.dtype)), total.dtype)
         return EinSum(
             tuple(node.axis(k) for k in keys),
-            (Operand(total, keys), Operand(divisor, labels)),
-            conj(_exists(total, 0), _exists(divisor, 1)),
+            (Operand(merged, keys), Operand(divisor, labels)),
+            conj(_exists(merged, 0), _exists(divisor, 1)),
             keys,
             _outputs(node, quotient, None),
             hint_over(node.hint, keys),
@@ -305,8 +302,7 @@ class _Part:
 def _outputs(of: EinSum, value: Expr, reduction: str | None) -> tuple[Output, ...]:
     """The outputs of a node with another value."""
     return tuple(
-        o if o.name == PRESENT else Output(o.name, (value,), o.dtype, reduction)
-        for o in of.outputs
+        o if o.name == PRESENT else Output(o.name, (value,), o.dtype, reduction) for o in of.outputs
     )
 
 

@@ -136,7 +136,7 @@ class StepCosts:
         points = extents(step.cells).prod(axis=1, dtype=np.float64)
         if points.max(initial=0) == 0:
             return np.zeros(self.program.sites)
-        if renames(node):  # it returns its operand's tiles
+        if renames(node) or _is_view(node):  # it returns its operand's tiles
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
         point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
         stored, passed = self._cell_bytes(n, step, read=True)
@@ -191,7 +191,11 @@ class StepCosts:
         sizes: dict[int, np.ndarray] = {}
         for n, step in enumerate(self.program.steps):
             ending = released[n]
-            if isinstance(step, Local) and step.operands[:1] == tuple(ending) and _is_view(step.node):
+            if (
+                isinstance(step, Local)
+                and step.operands[:1] == tuple(ending)
+                and _is_view(step.node)
+            ):
                 sizes[n] = sizes.pop(ending.pop())
                 continue
             sizes[n] = self._sizes(n, step)
