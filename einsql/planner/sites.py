@@ -22,7 +22,7 @@ from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.graph_optimizer import with_split_keys
 from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.rewrite.rules import Optimized
-from einsql.optimizer.rewrite.softmax import softmaxes
+from einsql.optimizer.rewrite.softmax import Softmax, softmaxes
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
 from einsql.optimizer.simulation.prediction import predict
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites
@@ -104,9 +104,22 @@ def _parts_cut(roots: Roots, plan: SitePlan, settings: Settings) -> dict[int, in
     nodes = (n for n in walk(*roots) if isinstance(n, EinSum))
     cuts = {id(n): c for n, c in zip(nodes, plan.cut.cuts, strict=True)}
     parts = {
-        id(s.top): max(cuts[id(x.origin)].parts[x.along] for x in s.sums) for s in softmaxes(roots)
+        id(s.top): max(cuts[id(x.origin)].parts[x.along] for x in s.sums)
+        for s in softmaxes(roots)
+        if not _merges_parts(s)
     }
     return {top: number for top, number in parts.items() if number > 1}
+
+
+def _merges_parts(softmax: Softmax) -> bool:
+    """Returns whether the keys of a softmax are parts, which a hint already cuts."""
+    reads = ((o.source, o.labels) for o in softmax.top.operands)
+    return any(
+        softmax.axis.label == label and key in dict(source.hint)
+        for source, labels in reads
+        if isinstance(source, EinSum)
+        for key, label in zip(source.keys, labels, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)

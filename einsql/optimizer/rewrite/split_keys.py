@@ -248,7 +248,6 @@ class _Splitting:
             _exists(of, 0),
             of.keys,
             _outputs(of, Call("exp", (power,), read.dtype), None),
-            ((part.label, self._number),),
         )
         return greatest
 
