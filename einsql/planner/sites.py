@@ -38,6 +38,12 @@ else:  # imported for plans on ranks, and for plan files, only
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
+MOST_SITES = 256
+"""The maximum of sites for which a graph with cut keys is planned again with these in parts.
+
+LLaMA-7B takes twice as long to plan at 64 sites, and several times as long at 1024."""
+
+
 def sited(roots: Roots, settings: Settings) -> SitePlan:
     """Returns the plan of a graph over the sites of the settings.
 
@@ -99,7 +105,8 @@ def _split(optimized: Optimized, plan: SitePlan, settings: Settings) -> tuple[Op
 def _parts_cut(roots: Roots, plan: SitePlan, settings: Settings) -> dict[int, int]:
     """Returns the parts of the keys of each softmax whose keys a search has cut."""
     searched = plan.cut.strategy in ("eindecomp", "exact") and not plan.cut.plan_file
-    if not searched or grouping(settings) is None or SPLIT_KEYS.name in settings.disabled_rules:
+    fuses = grouping(settings) is not None and SPLIT_KEYS.name not in settings.disabled_rules
+    if not (searched and fuses and 1 < settings.sites <= MOST_SITES):
         return {}
     nodes = (n for n in walk(*roots) if isinstance(n, EinSum))
     cuts = {id(n): c for n, c in zip(nodes, plan.cut.cuts, strict=True)}
