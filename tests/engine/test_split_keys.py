@@ -116,16 +116,17 @@ def test_each_part_is_one_step_and_peaks_fall_with_the_parts(mask: str) -> None:
         assert plan["total"]["memory"] < 2 * keys_and_values / sites + queries
 
 
-def test_a_part_may_have_only_scores_of_minus_infinity() -> None:
-    """A mask that is added leaves parts of -infinity; NaN of a value passes through."""
-    given = arrays(SMALL)
-    given["k"][:, :9] = np.inf  # with negative queries these scores are -infinity
+@pytest.mark.parametrize(("shape", "jit"), [(SMALL, "never"), (FUSED, "wait")])
+def test_a_part_may_have_only_scores_of_minus_infinity(shape: Shape, jit: str) -> None:
+    """Scores as an added mask leaves them; NaN of a value passes through."""
+    given = arrays(shape)
+    given["k"][:, : shape[2] // 2] = np.inf  # with negative queries these scores are -infinity
     given["q"][:] = -np.abs(given["q"])
     given["v"][0, 3, 1] = np.nan
     wanted = by_duckdb(given, attention("", None))
     assert np.isnan(wanted).any()
     assert np.isfinite(wanted).any(axis=0).all()
-    con = connected(given, 5, jit="never")
+    con = connected(given, 5, jit=jit)
     for parts in (2, 5):
         np.testing.assert_allclose(rows_of(con, attention("", parts)), wanted, rtol=2e-5, atol=2e-6)
 
