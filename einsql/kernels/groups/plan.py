@@ -14,7 +14,13 @@ from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, is_product, members
 from einsql.kernels.groups.orders import nearest, orders
-from einsql.kernels.groups.weights import Weights, deferred, masks_fit, taken_in_parts
+from einsql.kernels.groups.weights import (
+    Weights,
+    deferred,
+    empty_rows_fit,
+    masks_fit,
+    taken_in_parts,
+)
 from einsql.kernels.loops.loop_nest import Nest, plan_nest, weight
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.scalars import opaque_functions, values_of
@@ -169,6 +175,8 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
                     fits, _ = masks_fit(group)
                     if not fits:
                         return "their masks differ"
+                    if not empty_rows_fit(nodes, group, ordered.bounds):
+                        continue
                     plan = _sized(nodes, group, ordered)
                     if plan is None:
                         return "a block of rows exceeds the cache"
