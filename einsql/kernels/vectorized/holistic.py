@@ -317,7 +317,7 @@ def _of_counts(o: Output, counts: np.ndarray, low: int) -> np.ndarray:
         low: The value of the first column.
     """
     if o.reduction == "count_distinct":
-        return np.count_nonzero(counts, axis=1)
+        return np.asarray(np.count_nonzero(counts, axis=1))
     if o.reduction == "sum_distinct":
         group, values = np.nonzero(counts)
         total = accumulator(replace(o, reduction="sum"), (len(counts),))
@@ -329,7 +329,7 @@ def _of_counts(o: Output, counts: np.ndarray, low: int) -> np.ndarray:
     else:
         places = _positions(np.maximum(sizes, 1), _fraction(o))
         column = np.count_nonzero(counts.cumsum(axis=1) <= places[:, None], axis=1)
-    return np.where(sizes > 0, column + low, 0).astype(o.dtype.numpy)
+    return np.asarray(np.where(sizes > 0, column + low, 0)).astype(o.dtype.numpy)
 
 
 def _collected(at: np.ndarray, values: np.ndarray, size: int) -> _Groups:
@@ -393,13 +393,13 @@ def _quantiles(o: Output, groups: _Groups) -> np.ndarray:
     share = place - low
     at = groups.starts + low.astype(np.int64)
     least, next_one = values[at], values[np.minimum(at + 1, len(values) - 1)]
-    return np.where(share == 0, least, between(least, next_one, share, o.dtype))
+    return np.asarray(np.where(share == 0, least, between(least, next_one, share, o.dtype)))
 
 
 def _positions(counts: np.ndarray, fraction: float) -> np.ndarray:
     """The position of a discrete quantile in groups of some sizes."""
     sizes, number = np.unique(counts, return_inverse=True)
-    return np.array([position(int(n), fraction) for n in sizes])[number]
+    return np.take([position(int(n), fraction) for n in sizes], number)
 
 
 def _of_runs(o: Output, groups: _Groups) -> np.ndarray:

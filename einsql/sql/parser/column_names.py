@@ -149,7 +149,10 @@ def _count(node: exp.Expr) -> str:
     return _call("count", [node.this])
 
 
-_QUANTILES = {exp.PercentileCont: "quantile_cont", exp.PercentileDisc: "quantile_disc"}
+_QUANTILES: dict[type[exp.Expr], str] = {
+    exp.PercentileCont: "quantile_cont",
+    exp.PercentileDisc: "quantile_disc",
+}
 
 
 def _within_group(node: exp.Expr) -> str:
