@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import floor, prod
 
 import numpy as np
@@ -133,13 +134,14 @@ class _Holistic:
                     fields[name][...] = column
                 return fields
             extents = [node.axis(k).extent for k in self._by]
-            done = 0
+            done, total = 0, prod(extents)
             for box in _boxes(extents, self._steps):
                 shape = tuple(s.stop - s.start for s in box)
-                for name, column in self._of_rows(box, operands, tick).items():
+                part = partial(_still, tick, done / total)
+                for name, column in self._of_rows(box, operands, part).items():
                     fields[name][box] = column.reshape(shape)
                 done += prod(shape)
-                tick(done / max(1, prod(extents)))
+                tick(done / total)
         return fields
 
     def _of_rows(
@@ -147,7 +149,7 @@ class _Holistic:
     ) -> dict[str, np.ndarray]:
         """The results of a box of the free keys, in one dimension."""
         rows = prod(s.stop - s.start for s in box)
-        values = self._computed_values(box)(operands, lambda done: tick(0.0))
+        values = self._computed_values(box)(operands, tick)
         columns: dict[str, np.ndarray] = {}
         for n, ((value, _), outputs) in enumerate(self._sorts.items()):
             array = loaded(values[_value(n)], value.dtype)
@@ -209,6 +211,11 @@ class _Holistic:
                 reduced = {o.name: _reduced(o, groups) for o in outputs}
             columns |= {name: column.reshape(shape) for name, column in reduced.items()}
         return columns
+
+
+def _still(tick: Tick, done: float, _: float) -> None:
+    """Reports what was done before a part of the work."""
+    tick(done)
 
 
 def _value(n: int) -> str:
