@@ -20,7 +20,13 @@ from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.context import ColumnsOnly
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.user_aggregates import bind_state_call
-from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
+from einsql.sql.functions.aggregate_functions import (
+    AGGREGATES,
+    CHOOSING,
+    OF_PAIRS,
+    OF_ROWS,
+    QUANTILES,
+)
 from einsql.sql.functions.scalar_functions import NAMED
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -30,7 +36,7 @@ from einsql.sql.typing.typed_expr import Typed, apply, logical_and, logical_or
 _COMBINING = {n: n for n, f in SCALARS.items() if f.arity == 2 and n not in INTERNAL}
 _COMBINING |= {"power": "pow"} | {name: fn for name, (fn, arity) in NAMED.items() if arity == 2}
 """Functions of two arguments by their names, which are those of SQL and of the algebra."""
-_REDUCING = {str(n): n for n in AGGREGATES.values() if n not in CHOOSING | OF_PAIRS}
+_REDUCING = {str(n): n for n in AGGREGATES.values() if n not in CHOOSING | OF_PAIRS | QUANTILES}
 _REDUCING |= {"mean": "avg", "stddev": "stddev_samp", "variance": "var_samp"}
 """Aggregates of one argument by their names."""
 _NOTHING = {"min": math.inf, "max": -math.inf, "logsumexp": -math.inf}
@@ -228,7 +234,7 @@ class Algebra:
         Raises:
             DataError: There is none: MIN or MAX of integers.
         """
-        chooses = self.reduce in ("min", "max")
+        chooses = self.reduce in ("min", "max", "mode", *OF_ROWS)
         if not chooses and not self.has_state:
             return np.asarray(REDUCTIONS[self.reduce].identity(dtype), dtype.numpy)
         if dtype.is_float:
