@@ -72,12 +72,19 @@ class PythonFunction:
             fast = None if self.faster is None else self.faster(*args)
             returned = self._each(args) if fast is None else fast
         else:
-            returned = self._called(args, "")
+            returned = self._together(args)
         return self._typed(returned, len(args[0]))
 
-    def _each(self, args: Sequence[Array]) -> object:
-        rows = zip(*(a.tolist() for a in args), strict=True)
-        values = [self._called(row, f"({', '.join(map(repr, row))})") for row in rows]
+    def _each(self, args: Sequence[Array]) -> list[Any]:
+        values: list[Any] = []
+        row: tuple[Any, ...] = ()
+        try:
+            for row in zip(*(a.tolist() for a in args), strict=True):
+                values.append(self.fn(*row))
+        except Error:
+            raise
+        except Exception as error:
+            raise self._raised(f"({', '.join(map(repr, row))})", error) from error
         if any(v is None for v in values):
             raise DataError(
                 f"{self.shown} returned None for arguments that are not NULL",
@@ -85,7 +92,7 @@ class PythonFunction:
             )
         return values
 
-    def _called(self, args: Sequence[Any], shown: str) -> Any:
+    def _together(self, args: Sequence[Array]) -> Any:
         try:
             if self.kind == "arrow":
                 import pyarrow as pa  # imported when used
@@ -95,9 +102,10 @@ class PythonFunction:
         except Error:
             raise
         except Exception as error:
-            raise DataError(
-                f"{self.shown}{shown} raised {type(error).__name__}: {error}"
-            ) from error
+            raise self._raised("", error) from error
+
+    def _raised(self, arguments: str, error: Exception) -> DataError:
+        return DataError(f"{self.shown}{arguments} raised {type(error).__name__}: {error}")
 
     def _typed(self, returned: Any, points: int) -> Array:
         """The returned values in the carrier of the result's type."""
