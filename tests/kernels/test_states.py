@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import einsql
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import (
@@ -201,6 +202,26 @@ def test_states_of_parts_merge_in_key_order(law: str) -> None:
     first = node.outputs[0]
     merged = merged_state(first.reduction or "", first.dtype, *states)
     check(node, lambda *_: dict(zip(fields, merged, strict=True)), given)
+
+
+def test_states_in_groups() -> None:
+    """A value of each row depends on the state of the row; both run block by block."""
+    rows = np.random.default_rng(0).random((300, 1000))
+    with einsql.connect(config={"jit": "always"}) as con:
+        con.register("x", rows, dims=("i", "j"))
+        con.execute(
+            "CREATE AGGREGATE middle(v DOUBLE) STATE (n DOUBLE INIT 0, m DOUBLE INIT 0) "
+            "LIFT (CAST(1 AS DOUBLE), v) MERGE (a.n + b.n, "
+            "a.m + (b.m - a.m) * (b.n / greatest(n, CAST(1 AS DOUBLE)))) FINISH (m)"
+        )
+        query = (
+            "SELECT i, j, EXP(x.val) / s.v AS val FROM x JOIN (SELECT i, middle(EXP(val)) AS v "
+            "FROM x GROUP BY i) s USING (i)"
+        )
+        assert "group" in str(con.explain(query))
+        got = np.array(con.execute(query).fetchall())[:, 2].reshape(rows.shape)
+    e = np.exp(rows)
+    np.testing.assert_allclose(got, e / e.mean(axis=1, keepdims=True), 1e-12)
 
 
 # Register tiles -----------------------------------------------------------------------
