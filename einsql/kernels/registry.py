@@ -14,6 +14,7 @@ from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
+from einsql.ir.einsum.partial_states import is_holistic, merges
 from einsql.ir.einsum.reasons import Reason
 from einsql.ir.einsum.states import has_states, point_merges, state_name
 from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
@@ -34,14 +35,14 @@ from einsql.kernels.vectorized.views import VIEWS
 if TYPE_CHECKING:
     from einsql.kernels import convolutions, packed, segments, sparse
     from einsql.kernels.matmul import ranged
-    from einsql.kernels.vectorized import rare_extremes, running, vector
+    from einsql.kernels.vectorized import holistic, rare_extremes, running, vector
 else:  # loaded when a node needs one of these modules
     convolutions, packed, segments, sparse = lazy_modules(
         "einsql.kernels", "convolutions", "packed", "segments", "sparse"
     )
     (ranged,) = lazy_modules("einsql.kernels.matmul", "ranged")
-    rare_extremes, running, vector = lazy_modules(
-        "einsql.kernels.vectorized", "rare_extremes", "running", "vector"
+    holistic, rare_extremes, running, vector = lazy_modules(
+        "einsql.kernels.vectorized", "holistic", "rare_extremes", "running", "vector"
     )
 
 SMALL = 1 << 16
@@ -75,6 +76,12 @@ def _match_sparse(node: EinSum, jit: str = "wait") -> Runner | None:
     )
 
 
+def _match_sort(node: EinSum, jit: str = "wait") -> Runner | None:
+    if not all(map(is_holistic, node.outputs)):
+        return None
+    return holistic.compile_holistic(node, lambda part: compile_node(part, jit))
+
+
 def _match_running(node: EinSum, jit: str = "wait") -> Runner | None:
     if node.points <= SMALL or node.guard == TRUE:
         return None
@@ -93,6 +100,12 @@ def _computes_labels(node: EinSum) -> bool:
     return any(a.define is not None for a in node.axes)
 
 
+SORT = Kernel(
+    "sort",
+    "reductions that need all values of a group sort the values of all groups",
+    lambda node: _match_sort(node),
+    takes_half=True,
+)
 WINDOWS = Kernel(
     "windows",
     "a float product of an operand read through affine labels is register tiles",
@@ -131,6 +144,7 @@ LOOPS = Kernel(
 
 KERNELS: tuple[Kernel, ...] = (
     VIEWS,
+    SORT,
     RUNNING,
     SPARSE,
     CONTRACTION,
@@ -168,6 +182,8 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
 def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
     if any(map(beside, node.outputs)):
         return rare_extremes.compile_rare_extremes(node, lambda part: compile_node(part, jit))
+    if not merges(node):
+        return _sorted(node, jit)
     within_limits = _ranged(node, jit)
     if within_limits is not None:
         return within_limits
@@ -188,6 +204,17 @@ def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
         return _compile(node, jit)
     groups = [(o,) for o in contractions] + ([rest] if rest else [])
     return _combined([_compile(replace(node, outputs=g), jit) for g in groups])
+
+
+def _sorted(node: EinSum, jit: str) -> CompiledNode[Runner]:
+    """Compiles holistic reductions, and the node's other outputs."""
+    sorts = tuple(o for o in node.outputs if is_holistic(o))
+    rest = tuple(o for o in node.outputs if o not in sorts)
+    kernel = replace(SORT, match=lambda part: _match_sort(part, jit))
+    compiled = _first((kernel,), replace(node, outputs=sorts), jit)
+    if not rest:
+        return compiled
+    return _combined([compiled, compile_node(replace(node, outputs=rest), jit)])
 
 
 def _apart(outputs: Sequence[Output]) -> list[tuple[Output, ...]]:

@@ -17,7 +17,7 @@ from einsql.errors import DataError
 from einsql.ir.einsum.evaluation import expression_value, wide
 from einsql.ir.einsum.graph import EinSum, Expr, Label, Node, Value, walk
 from einsql.ir.einsum.states import merged_fields, state_of
-from einsql.ir.functions import REDUCTIONS, SCALARS, less
+from einsql.ir.functions import REDUCTIONS, SCALARS, Reduction, less
 
 Fields = dict[str, np.ndarray]
 """A relation's fields by name, each with one axis per key of its schema."""
@@ -138,6 +138,8 @@ def reduce_axes(
     running = np.full(tail, reduction.identity(dtype), dtype=dtype.numpy)
     if reduction.better is not None:
         return _pick(rows, running, name)
+    if reduction.holistic is not None:
+        return _of_groups(rows, running, reduction)
     monoid = SCALARS[reduction.monoid or ""]
     failure = monoid.fails.get(dtype)
     for new, on in zip(rows[0], rows[1], strict=True):
@@ -145,6 +147,16 @@ def reduce_axes(
         if failure is not None and np.any(failure.numpy(running, new) & on):
             raise DataError(failure.reason)
         running = np.where(on, monoid.numpy(running, new), running)
+    return running
+
+
+def _of_groups(rows: list[np.ndarray], running: np.ndarray, reduction: Reduction) -> np.ndarray:
+    assert reduction.holistic is not None
+    values, *constants, mask = rows
+    for at in np.ndindex(running.shape):
+        group = np.sort(values[:, *at][mask[:, *at]])
+        if group.size:
+            running[at] = reduction.holistic(group, *(c.flat[0] for c in constants))
     return running
 
 

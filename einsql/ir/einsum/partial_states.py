@@ -20,6 +20,16 @@ from einsql.ir.functions import REDUCTIONS, SCALARS, less
 State = tuple[np.ndarray, ...]
 
 
+def is_holistic(o: Output) -> bool:
+    """True for a reduction without states that merge, which needs all values of a group at once."""
+    return o.reduction is not None and REDUCTIONS[o.reduction].holistic is not None
+
+
+def merges(node: EinSum) -> bool:
+    """True if the results of parts of the reduced labels can be merged, for every output."""
+    return not any(map(is_holistic, node.outputs))
+
+
 def best_of(name: str) -> str:
     """The field that holds the extreme value of an ARG_MIN or ARG_MAX."""
     return f"{name}.best"

@@ -93,7 +93,10 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
     for o in node.outputs:
         text = ", ".join(format_expr(a, names) for a in o.args)
         if o.reduction is not None:
-            text = f"{o.reduction.upper()}({text})"
+            name, _, digest = o.reduction.partition("@")
+            text = f"{name.upper()}({text})"
+            if digest:
+                text += " (laws tested)"
         if o.where != TRUE:
             text += f" FILTER ({format_expr(o.where, names)})"
         shown = o.name if is_flag(o.name) else f"{o.name} {o.dtype.value}"

@@ -10,6 +10,7 @@ import numpy as np
 
 from einsql.core.schema import DType, Key, Schema
 from einsql.ir.einsum.graph import EinSum, Input, Operand, exprs, subexpressions
+from einsql.ir.einsum.partial_states import merges
 from einsql.ir.einsum.states import has_states
 from einsql.kernels.cuda.device import is_shortage, with_room
 from einsql.kernels.cuda.generated import Compute, compile_generated
@@ -71,6 +72,8 @@ def compile_on_device(
 def _compute(
     node: EinSum, memory: Memory, precision: str, least: int
 ) -> tuple[str, Compute | None]:
+    if not merges(node):
+        return "", None
     product = compile_product(node, memory.device, precision)
     if product is not None:
         return "cuda gemm", product

@@ -9,6 +9,7 @@ from math import prod
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, exprs
+from einsql.ir.einsum.partial_states import merges
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, is_product, members
 from einsql.kernels.groups.orders import nearest, orders
@@ -145,6 +146,8 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
     """
     if any(a.extent == 0 for n in nodes for a in n.axes):
         return "there are no points"
+    if not all(map(merges, nodes)):
+        return "a reduction needs all values of a group"
     classes = classify(nodes)
     if classes is None:
         return "a result is read by other keys than it is written"

@@ -33,6 +33,8 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.whole_groups import NAMES as WHOLE_GROUPS
+from einsql.sql.binder.whole_groups import bind_whole_groups
 from einsql.sql.functions.aggregate_functions import OF_MOMENTS, OF_PAIRS
 from einsql.sql.parameters.host_expr import parameters_of
 from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of
@@ -68,6 +70,8 @@ class Aggregation:
         Raises:
             ProgrammingError: The aggregate does not accept the argument.
         """
+        if name in WHOLE_GROUPS:
+            return bind_whole_groups(self, name, args, where)
         selected = conj(where, *(a.valid for a in args))
         if any(a.type is None for a in args):
             return _of_null(name, args[0])
@@ -90,7 +94,7 @@ class Aggregation:
     def _base(self, name: str, args: list[Typed], selected: Expr) -> Typed:
         first = args[0]
         if name in ("sum", "product"):
-            first, dtype = self._summable(name, first)
+            first, dtype = self.summable(name, first)
         elif name in ("bool_and", "bool_or"):
             if first.type is not DType.BOOLEAN:
                 raise ProgrammingError(
@@ -110,7 +114,13 @@ class Aggregation:
             shown = Decimal(WIDEST, shown.scale)  # a sum has more digits than its terms
         return Typed(Value(0, field_, dtype), shown, self.found(selected))
 
-    def _summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
+    def reduced(self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr) -> Typed:
+        """Adds a reduction of the selected rows, which is NULL without any."""
+        value = Value(0, self.output(reduction, args, dtype, where), dtype)
+        return Typed(value, dtype, self.found(where))
+
+    def summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
+        """An argument as SUM adds it, and the type of the sum."""
         if isinstance(t.type, Decimal):
             if name == "sum":
                 return t, DType.BIGINT

@@ -54,6 +54,16 @@ class Law:
             return _REDUCTION_OF.get(merge.fn)
         return None
 
+    @property
+    def together(self) -> tuple[int, ...]:
+        """The fields that are no base reductions and not rescaled, and what they depend on."""
+        others = (
+            n
+            for n in range(len(self.state.fields))
+            if n not in self.rescale and self.reduction(n) is None
+        )
+        return tuple(sorted({m for n in others for m in self.closure(n)}))
+
     def closure(self, place: int) -> tuple[int, ...]:
         """The fields that the merged value of a field depends on, itself included, in order."""
         places = {f.name: n for n, f in enumerate(self.state.fields)}

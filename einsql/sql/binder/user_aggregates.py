@@ -2,18 +2,50 @@
 
 A field whose MERGE is a base reduction of its own values is that reduction. A field with RESCALE is
 a second pass: the sum of the points' values, each rescaled from the point's own state to the
-state of all points. All other fields are reductions to a state of several fields.
+state of all points. All other fields, with those on which they depend, are one state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from sqlglot import exp
+
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import Const, Expr, Output, Value, conj, map_values
+from einsql.ir.einsum.graph import TRUE, Const, Expr, Output, Value, conj, map_values
 from einsql.ir.einsum.states import EARLIER, State, define
 from einsql.ir.functions import REDUCTIONS
 from einsql.sql.binder.aggregates import Aggregation, first_pass
-from einsql.sql.binder.state_binder import NEW_STATE, OLD_STATE, OWN, Law, in_clause
+from einsql.sql.binder.state_binder import NEW_STATE, OLD_STATE, OWN, Law, StateBinder, in_clause
+from einsql.sql.macros.expansion import MacroExpander
+from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.typing.typed_expr import Typed, convert, protected
+
+
+def bind_state_call(
+    call: exp.Anonymous,
+    aggregation: Aggregation,
+    bind: Callable[[exp.Expr], Typed],
+    macros: MacroExpander,
+    where: Expr = TRUE,
+) -> Typed:
+    """Binds the call that aggregates one field of a state.
+
+    Args:
+        call: The call, see `aggregate_law.state_call`.
+        aggregation: The aggregates over the same rows.
+        bind: Binds an expression over the rows.
+        macros: Expands macros in the law.
+        where: The FILTER condition.
+
+    Raises:
+        Error: An expression of the aggregate's definition does not fit its arguments.
+    """
+    law = law_of(call)
+    assert law is not None
+    bound = StateBinder(law, aggregation.float_stays, macros).bind()
+    args = [bind(a) for a in call.expressions]
+    return UserAggregate(aggregation, bound, int(call.args["place"])).bind(args, where)
 
 
 @dataclass
@@ -48,10 +80,12 @@ class UserAggregate:
     def _value(self, place: int, lifted: list[Expr], selected: Expr) -> Expr:
         if place in self.law.rescale:
             return self._rescaled(place, lifted, selected)
+        together = self.law.together
+        if place in together:
+            return self._merged(place, together, lifted, selected)
         base = self.law.reduction(place)
-        if base is not None:
-            return self._base(place, base, lifted[place], selected)
-        return self._merged(place, lifted, selected)
+        assert base is not None  # the others are merged together
+        return self._base(place, base, lifted[place], selected)
 
     def _base(self, place: int, reduction: str, value: Expr, selected: Expr) -> Expr:
         f, merge = self.law.state.fields[place], self.law.state.merge[place]
@@ -76,8 +110,10 @@ class UserAggregate:
         point = map_values(self.law.rescale[place], term)
         return self.aggregation.second("sum", point, selected)
 
-    def _merged(self, place: int, lifted: list[Expr], selected: Expr) -> Expr:
-        state, needed = self.law.state, self.law.closure(place)
+    def _merged(
+        self, place: int, needed: tuple[int, ...], lifted: list[Expr], selected: Expr
+    ) -> Expr:
+        state = self.law.state
         part = State(
             state.name,
             tuple(state.fields[n] for n in needed),
