@@ -26,6 +26,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.einsum.partial_states import merged_state, with_state
+from einsql.ir.einsum.states import owners
 from einsql.kernels import packed as packing
 from einsql.kernels.loops import loop_cuts, loop_nest
 from einsql.kernels.loops.generated import compile_loops
@@ -271,6 +272,22 @@ def test_tiles_with_several_reduced_labels_and_a_moved_one() -> None:
     run = compile_packed(node)
     assert run is not None
     check(node, run)
+
+
+@pytest.mark.usefixtures("_packs")
+def test_equal_states_are_reduced_once() -> None:
+    """Two aggregates with one law that return different fields share their running values."""
+    node = node_of(WITNESS, "ij", {"i": 8, "j": 9, "k": 7}, ("ik", "kj"))
+    twin = replace(WITNESS, state=replace(WITNESS.state, name="twin"))
+    args = Value(0, "v", D), Value(1, "v", D), Label("k")
+    outputs = WITNESS.outputs(*args, fields=("best",))
+    outputs += tuple(replace(o, name="t.who") for o in twin.outputs(*args, fields=("who",)))
+    node = replace(node, outputs=outputs)
+    assert owners(node.outputs) == [0, 0]
+    run = compile_packed(node)
+    assert run is not None
+    check(node, run)
+    check(node, compile_loops(node))
 
 
 def test_slow_merges_are_not_packed() -> None:
