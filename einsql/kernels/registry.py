@@ -206,10 +206,10 @@ def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
     runs = _match(replace(RUNNING, match=lambda part: _match_running(part, jit)), node, jit)
     if runs is not None:
         return runs
-    if has_states(node):
+    if has_states(node) and _is_compiled(node, jit):
         apart = _apart(node.outputs)
         if len(apart) > 1:
-            return _combined([_compile(replace(node, outputs=g), jit) for g in apart])
+            return _combined([_chosen(replace(node, outputs=g), jit) for g in apart])
     contractions = [
         o
         for o in node.outputs
@@ -313,7 +313,7 @@ def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
         if part is not None:
             narrow = _compile_whole(part, jit)
             return replace(narrow, run=sparse.over_parts(node, narrow.run))
-    compiled = jit == "always" or (jit != "never" and node.points > SMALL)
+    compiled = _is_compiled(node, jit)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
         special = _match(kernel, node, jit)
         if special is not None:
@@ -329,6 +329,11 @@ def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:
         kernels = (VIEWS, contraction, *kernels)
     first = _first(kernels, looked.node, jit)
     return replace(first, run=looked.over(first.run))
+
+
+def _is_compiled(node: EinSum, jit: str) -> bool:
+    """True if kernels may be compiled for a node."""
+    return jit == "always" or (jit != "never" and node.points > SMALL)
 
 
 def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> CompiledNode[Runner]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import einsql
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import (
@@ -25,6 +26,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.einsum.partial_states import merged_state, with_state
+from einsql.ir.einsum.states import owners
 from einsql.kernels import packed as packing
 from einsql.kernels.loops import loop_cuts, loop_nest
 from einsql.kernels.loops.generated import compile_loops
@@ -203,6 +205,26 @@ def test_states_of_parts_merge_in_key_order(law: str) -> None:
     check(node, lambda *_: dict(zip(fields, merged, strict=True)), given)
 
 
+def test_states_in_groups() -> None:
+    """A value of each row depends on the state of the row; both run block by block."""
+    rows = np.random.default_rng(0).random((300, 1000))
+    with einsql.connect(config={"jit": "always"}) as con:
+        con.register("x", rows, dims=("i", "j"))
+        con.execute(
+            "CREATE AGGREGATE middle(v DOUBLE) STATE (n DOUBLE INIT 0, m DOUBLE INIT 0) "
+            "LIFT (CAST(1 AS DOUBLE), v) MERGE (a.n + b.n, "
+            "a.m + (b.m - a.m) * (b.n / greatest(n, CAST(1 AS DOUBLE)))) FINISH (m)"
+        )
+        query = (
+            "SELECT i, j, EXP(x.val) / s.v AS val FROM x JOIN (SELECT i, middle(EXP(val)) AS v "
+            "FROM x GROUP BY i) s USING (i)"
+        )
+        assert "group" in str(con.explain(query))
+        got = np.array(con.execute(query).fetchall())[:, 2].reshape(rows.shape)
+    e = np.exp(rows)
+    np.testing.assert_allclose(got, e / e.mean(axis=1, keepdims=True), 1e-12)
+
+
 # Register tiles -----------------------------------------------------------------------
 
 
@@ -250,6 +272,22 @@ def test_tiles_with_several_reduced_labels_and_a_moved_one() -> None:
     run = compile_packed(node)
     assert run is not None
     check(node, run)
+
+
+@pytest.mark.usefixtures("_packs")
+def test_equal_states_are_reduced_once() -> None:
+    """Two aggregates with one law that return different fields share their running values."""
+    node = node_of(WITNESS, "ij", {"i": 8, "j": 9, "k": 7}, ("ik", "kj"))
+    twin = replace(WITNESS, state=replace(WITNESS.state, name="twin"))
+    args = Value(0, "v", D), Value(1, "v", D), Label("k")
+    outputs = WITNESS.outputs(*args, fields=("best",))
+    outputs += tuple(replace(o, name="t.who") for o in twin.outputs(*args, fields=("who",)))
+    node = replace(node, outputs=outputs)
+    assert owners(node.outputs) == [0, 0]
+    run = compile_packed(node)
+    assert run is not None
+    check(node, run)
+    check(node, compile_loops(node))
 
 
 def test_slow_merges_are_not_packed() -> None:

@@ -138,10 +138,21 @@ def has_order(node: EinSum) -> bool:
 
 
 def owners(outputs: Sequence[Output]) -> list[int]:
-    """For each output the number of the first output of its state; without a state its own."""
-    first: dict[str, int] = {}
-    names = map(state_name, outputs)
-    return [n if s is None else first.setdefault(s, n) for n, s in enumerate(names)]
+    """For each output the number of the first output of an equal state; without a state its own.
+
+    Equal states have the same law and the same points, as two aggregates have that differ only in
+    the field that they return.
+    """
+    first: dict[object, int] = {}
+    numbers = []
+    for n, o in enumerate(outputs):
+        if state_name(o) is None:
+            numbers.append(n)
+        else:
+            law = state_of(o.reduction or "")
+            key = (law.fields, law.merge, law.ordered, o.args, o.where)
+            numbers.append(first.setdefault(key, n))
+    return numbers
 
 
 def merge_expressions(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import EinSum, Output
+from einsql.ir.einsum.states import point_merges
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.loops.expressions import literal
 from einsql.kernels.loops.loop_nest import Mode, Nest, expensive
@@ -100,6 +101,7 @@ def terms_at_once(node: EinSum, nest: Nest, lines: Sequence[str], arrays: int) -
         or any("continue" in line or line.startswith(("if ", " ")) for line in lines)
         or any(expensive(a) for o in outputs for a in o.args)
         or any(o.dtype is DType.BOOLEAN for o in outputs)
+        or any(expensive(e) or e.dtype is DType.BOOLEAN for e in point_merges(node))
     ):
         return 1
     pairs = arrays * len(outputs)

@@ -25,8 +25,11 @@ from einsql.kernels.kernel import Arrays, Tick
 from tests.kernels.compiling import PROPERTY
 from tests.kernels.cuda.nodes import awkward, pairs, scalars
 from tests.kernels.indexed import convolutions, gathers, segments
+from tests.kernels.laws import WITNESS
 from tests.kernels.nodes import Case, Runner, cases, check
 from tests.kernels.test_kernels import copies, products
+from tests.kernels.test_states import check as check_states
+from tests.kernels.test_states import node_of
 from tests.support.oracle.campaign import campaign
 from tests.support.samples import sample
 
@@ -96,6 +99,13 @@ def test_computed_labels(case: Case, limit: int) -> None:
 def test_computed_keys(case: Case, teams: bool) -> None:
     agrees(case, teams, 1 << 30)
     agrees(case, teams, 500)
+
+
+def test_states_of_several_fields_are_reduced_by_the_processor() -> None:
+    node = node_of(WITNESS, "i", {"i": 3, "j": 4}, ("ij", "j"))
+    compiled = compile_on_device(node, Memory(Simulator()))
+    assert not compiled.kernel.startswith("cuda")
+    check_states(node, runner(node, Memory(Simulator())))
 
 
 @pytest.mark.parametrize("case", pairs(), ids=lambda c: c.node.outputs[0].name)
