@@ -62,7 +62,7 @@ _CHOICES = {
     "float_math": ("float", "double"),
     "fallback": ("on", "off"),
     "jit": ("auto", "wait", "always", "never"),
-    "cost": ("floats", "seconds"),
+    "cost": ("seconds", "bytes", "floats"),
     "device": ("cpu", "cuda"),
     "matmul_precision": ("float32", "tf32"),
 }

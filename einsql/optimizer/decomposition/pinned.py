@@ -49,7 +49,7 @@ def with_pins(problem: Problem, pins: Pins) -> Problem:
         if pinned is not None and pinned.parts:
             v = replace(v, fixed=tuple(pinned.parts.get(label) for label in v.labels))
         vertices.append(v)
-    return Problem(tuple(vertices))
+    return Problem(tuple(vertices), problem.groups)
 
 
 def with_copies(problem: Problem, schedules: Schedules, pins: Pins) -> Schedules:
