@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 import einsql
@@ -110,6 +112,23 @@ def test_site_memory_admits_what_fits_as_a_group_only(cost: str, sites: int) -> 
     assert predicted.memory.max() < scores // 2
     with pytest.raises(einsql.OperationalError, match="fits no site"):
         sited((root,), replace(settings, disabled_rules=frozenset({"group-nodes"})))
+
+
+def test_the_memory_of_each_site_is_measured_beside_its_prediction() -> None:
+    con = einsql.connect(config={"sites": 3, "cost": "bytes", "jit": "never"})
+    tensors, sql = ATTENTION
+    chance = np.random.default_rng(5)
+    for name, keys in tensors.items():
+        shape = tuple(min(n, 48) for n in keys.values())
+        con.register(name, chance.standard_normal(shape).astype(np.float32), dims=tuple(keys))
+    (text,) = con.execute(f"EXPLAIN (ANALYZE, FORMAT json) {sql}").fetchone() or ("",)
+    report = json.loads(text)
+    measured = [site["memory_measured"] for site in report["per_site"]]
+    assert measured == [site["memory"] for site in report["per_site"]]
+    assert max(measured) == report["total"]["memory"] > 0
+    lines = [line for (line,) in con.execute(f"EXPLAIN ANALYZE {sql}").fetchall()]
+    (line,) = (line for line in lines if line.startswith("holds"))
+    assert line.endswith(" measured")
 
 
 @pytest.mark.parametrize(
