@@ -140,9 +140,9 @@ def rivals(problem: Problem, sites: int, objective: Objective) -> Iterator[tuple
         objective: The objective to minimise.
     """
     candidates = chain(
-        named_schedules(problem, sites),
-        _by_labels(problem, sites),
         _published(problem, sites, objective),
+        _by_labels(problem, sites),
+        named_schedules(problem, sites),
     )
     for name, schedules in candidates:
         if _full(problem, [schedules], sites, objective):
