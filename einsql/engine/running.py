@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from einsql.core.records import dataclass
@@ -10,10 +11,52 @@ from einsql.engine.exchange import Held, Merging
 from einsql.engine.step import Measure, Tick
 from einsql.engine.streaming_exchange import Stream
 from einsql.engine.transport import Transport
-from einsql.ir.spmd.program import Load
+from einsql.ir.spmd.program import Load, Program
 
 Loading = Callable[[int, Load, Sequence[int]], Held]
 """Returns tiles of a stored tensor, given the number of the step and the numbers of the tiles."""
+
+
+class Resident:
+    """The bytes of tiles that each site stores during a run, and their peak.
+
+    Tiles of several steps that share memory count once.
+
+    Args:
+        program: The program of the run.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._steps: dict[int, list[tuple[int, int, int]]] = {}
+        self._shared: Counter[tuple[int, int, int]] = Counter()
+        self._bytes = [0] * program.sites
+        self.peak = [0] * program.sites
+
+    def store(self, tiles_of: Mapping[int, Held]) -> None:
+        """Adds the tiles of steps that are new among those with tiles."""
+        for n in tiles_of.keys() - self._steps.keys():
+            sites = self._program.steps[n].tiles.sites
+            # Equal memory of one site: the address of the first element, and the size.
+            stored = [
+                (int(sites[tile]), array.__array_interface__["data"][0], array.nbytes)
+                for tile, fields in tiles_of[n].items()
+                for array in fields.values()
+            ]
+            self._steps[n] = stored
+            for key in stored:
+                self._shared[key] += 1
+                if self._shared[key] == 1:
+                    self._bytes[key[0]] += key[2]
+        self.peak = list(map(max, self.peak, self._bytes))
+
+    def release(self, steps: Iterable[int]) -> None:
+        """Removes the tiles of steps."""
+        for n in steps:
+            for key in self._steps.pop(n, ()):
+                self._shared[key] -= 1
+                if not self._shared[key]:
+                    self._bytes[key[0]] -= key[2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +71,7 @@ class Running:
         tiles_of: The tiles of each step that a later step reads.
         streams: By reader the exchanges that bring its operand piece by piece.
         merges: By completion the merge of partial tiles so far.
+        resident: The memory of the sites; None for runs that do not measure it.
     """
 
     transport: Transport
@@ -37,3 +81,4 @@ class Running:
     tiles_of: dict[int, Held] = field(default_factory=dict)
     streams: dict[int, Stream] = field(default_factory=dict)
     merges: dict[int, Merging] = field(default_factory=dict)
+    resident: Resident | None = None

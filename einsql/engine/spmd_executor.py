@@ -18,7 +18,7 @@ from einsql.core.schema import Schema
 from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste
 from einsql.engine.executor import REPEATED
 from einsql.engine.fused_steps import Fused, Join, postponed
-from einsql.engine.running import Loading, Running
+from einsql.engine.running import Loading, Resident, Running
 from einsql.engine.single_readers import merged_on_arrival, nested_steps
 from einsql.engine.site_cells import Cell, Cells
 from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
@@ -125,7 +125,8 @@ class SiteProgram(GraphExecutor):
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
-        run = self._begun(transport, load, tick)
+        resident = Resident(self.program)
+        run = replace(self._begun(transport, load, tick), resident=resident)
         measure, streams = run.measure, run.streams
         for n in range(len(self.program.steps)):
             start, before = time.perf_counter(), sum(transport.sent)
@@ -135,6 +136,7 @@ class SiteProgram(GraphExecutor):
                 measure.steps[streams[n].exchange].sent, sent = sent, 0
             measure.steps.append(StepMeasure(took, sent=sent))
         measure.sent, measure.received = transport.sent, transport.received
+        measure.memory = resident.peak
         return self._ended(run), measure
 
     def execute_repeated(
@@ -230,6 +232,9 @@ class SiteProgram(GraphExecutor):
                 n, tiles_of[step.source].items(), run.measure
             )
             tiles_of[n] = moving.complete(n, step, merge, transport)
+        if run.resident is not None:
+            run.resident.store(tiles_of)
+            run.resident.release(done)
         for source in done:
             tiles_of.pop(source, None)  # fused steps may store no tiles
         run.tick((n + 1) / len(self.program.steps))

@@ -143,6 +143,7 @@ class Measure:
         flops: Scalar operations of the kernels that each site ran.
         sent: Bytes that left each site for another one.
         received: Bytes that reached each site from another one.
+        memory: The peak of bytes of tiles that each site stored between steps.
         read: Bytes read from files.
         ranks: Number of processes that shared the work.
         tiles: For each root one copy of its tiles, if they are small enough to travel with the
@@ -155,6 +156,7 @@ class Measure:
     flops: list[int] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
     read: int = 0
     ranks: int = 1
     tiles: list[dict[int, dict[str, np.ndarray]]] = field(default_factory=list)
@@ -168,8 +170,9 @@ def combined_measure(measures: Sequence[Measure]) -> Measure:
         StepMeasure(max(s.seconds for s in each), sent=sum(s.sent for s in each)) for each in every
     ]
     seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
-    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
-    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
+    names = ("flops", "sent", "received", "memory")
+    counts = ([getattr(m, name) for m in measures] for name in names)
+    flops, sent, received, memory = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
     read = sum(m.read for m in measures)
     each_root = zip(*(m.tiles for m in measures), strict=True)
     tiles = [{n: f for part in parts for n, f in part.items()} for parts in each_root]
@@ -179,6 +182,7 @@ def combined_measure(measures: Sequence[Measure]) -> Measure:
         flops=flops,
         sent=sent,
         received=received,
+        memory=memory,
         read=read,
         ranks=len(measures),
         tiles=tiles,

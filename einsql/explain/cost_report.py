@@ -245,15 +245,23 @@ def site_reports(
     predicted: Prediction,
     measure: Measure | None,
 ) -> list[SiteReport]:
-    """Returns the work of each site; with a measure every field except `memory` is measured."""
+    """Returns the work of each site; with a measure all fields but `memory` are measured."""
     memory = predicted.memory.tolist()
     if measure is not None:
         ran = zip(
-            memory, measure.flops, measure.sent, measure.received, measure.seconds, strict=True
+            memory,
+            measure.memory,
+            measure.flops,
+            measure.sent,
+            measure.received,
+            measure.seconds,
+            strict=True,
         )
         return [
-            SiteReport(flops=f, memory=m, bytes_sent=s, bytes_received=r, seconds=t)
-            for m, f, s, r, t in ran
+            SiteReport(
+                flops=f, memory=m, memory_measured=held, bytes_sent=s, bytes_received=r, seconds=t
+            )
+            for m, held, f, s, r, t in ran
         ]
     total = [0] * placed.sites
     for operation in operations:

@@ -66,7 +66,7 @@ def _totals(report: GraphReport) -> list[str]:
         f"{count(total.tra_cost)} by TRA's; {data_size(total.bytes_sent)} sent "
         "between sites",
         f"computes   {count(total.flops)} flops",
-        f"holds      {data_size(total.memory)} at the fullest site",
+        f"holds      {data_size(total.memory)} at the fullest site{_fullest(report)}",
         f"predicted  {duration(total.seconds)}",
     ]
     if measured:
@@ -137,6 +137,12 @@ def _collectives(collectives: Sequence[CollectiveReport]) -> str:
         )
         for c in collectives
     )
+
+
+def _fullest(report: GraphReport) -> str:
+    """Returns the measured memory of the fullest site; nothing without a measure."""
+    measured = [s.memory_measured for s in report.per_site if s.memory_measured is not None]
+    return f", {data_size(max(measured))} measured" if measured else ""
 
 
 def _moved(placed: Sequence[str], moved: str) -> str:

@@ -101,7 +101,7 @@ def _bytes(rule: RuleReport | CutRuleReport) -> str:
 
 
 def _cost(cost: float, unit: str) -> str:
-    return duration(cost) if unit == "seconds" else f"{count(cost)} floats"
+    return duration(cost) if unit == "seconds" else f"{count(cost)} {unit}"
 
 
 def _rule_lines(report: RulesReport) -> Iterator[str]:

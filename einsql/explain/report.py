@@ -28,11 +28,13 @@ class SiteReport:
 
     Attributes:
         memory: The predicted peak memory in bytes; None for a plan over tiles.
+        memory_measured: The peak of bytes of tiles that the site stored; None without a measure.
         seconds: The seconds in kernels; None without a measure.
     """
 
     flops: int
     memory: int | None = None
+    memory_measured: int | None = None
     bytes_sent: int
     bytes_received: int
     seconds: float | None = None

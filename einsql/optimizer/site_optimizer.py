@@ -14,28 +14,35 @@ moves behind it, or the other way round, if the placed program sends less.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from einsql.core.machine import Machine
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import Roots
+from einsql.ir.einsum.graph import EinSum, Roots
 from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import Program
-from einsql.optimizer.decomposition import Decomposition, Objective, Seconds
+from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, SentBytes
 from einsql.optimizer.decomposition.alternatives import Alternatives
 from einsql.optimizer.decomposition.decompose import cut_problem, decomposition
 from einsql.optimizer.decomposition.exchanges import exchanges
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import fits
-from einsql.optimizer.decomposition.pinned import NO_PINS, Pins
+from einsql.optimizer.decomposition.pinned import NO_PINS, Pins, with_copies, with_pins
 from einsql.optimizer.decomposition.problem import Problem, Vertex, cost_key, problem_of
 from einsql.optimizer.decomposition.products import PRODUCTS, CutRule, implied, rules_of
-from einsql.optimizer.decomposition.schedules import Schedule, Schedules
-from einsql.optimizer.decomposition.sent_bytes import SentBytes
+from einsql.optimizer.decomposition.schedules import (
+    Schedule,
+    Schedules,
+    completed,
+    local_cost,
+)
+from einsql.optimizer.decomposition.strategies import rivals
 from einsql.optimizer.lowering.graph_program import graph_program
+from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
 from einsql.optimizer.placement.placement import place
 from einsql.optimizer.simulation.prediction import predict
@@ -44,6 +51,10 @@ MOST_PLACED = 3
 """The maximum of alternatives of a statement that are placed; each takes as long as the first."""
 MOST_OPERATIONS = 512
 """The maximum of operations of these alternatives together, except that one is always placed."""
+CERTAIN = 0.4
+"""The part of the estimated cost of communication that the placed program has at least.
+
+Placement finds tiles at their readers' sites, and merges and moves them in one collective."""
 SLACK = 1.1
 """The factor by which the estimate of an alternative may exceed that of the cut, in seconds.
 
@@ -90,6 +101,16 @@ class SitePlan:
     trace: tuple[CutStep, ...]
     implied: tuple[tuple[CutRule, tuple[str, ...]], ...]
 
+    def measure(self, objective: Objective) -> tuple[float, float]:
+        """The cost of the plan, with a second one that decides between equal plans.
+
+        It is EinDecomp's floats, or seconds or bytes of the placed program.
+        """
+        nbytes = self.program.bytes_sent
+        if isinstance(objective, Seconds):
+            return sum(predict(self.program, objective.machine).seconds), nbytes
+        return (nbytes, 0.0) if isinstance(objective, SentBytes) else (self.cut.cost, nbytes)
+
 
 def plan_sites(
     roots: Roots,
@@ -98,6 +119,7 @@ def plan_sites(
     objective: Objective,
     disabled: frozenset[str],
     pins: Pins = NO_PINS,
+    groups: Sequence[Sequence[EinSum]] = (),
 ) -> SitePlan:
     """Cuts a graph, places it, and applies the rules that make the placed program cheaper.
 
@@ -108,16 +130,18 @@ def plan_sites(
         objective: The measure.
         disabled: Names of rules to leave out; no cut implies one of them if others exist.
         pins: The cuts of a plan file, which neither the strategy nor a rule changes.
+        groups: The nodes that a site can run together, group by group.
 
     Raises:
         InterfaceError: There is no such strategy.
         OperationalError: See `decompose`.
     """
-    problem = problem_of(*roots, sites=sites, disabled=disabled)
+    problem = problem_of(*roots, sites=sites, disabled=disabled, groups=groups)
     cut = cut_problem(problem, sites, strategy, objective, pins)
     with remembering():
-        improving = _Improving(roots, problem, cut, objective, disabled, pins)
+        improving = _Improving(roots, groups, problem, cut, objective, disabled, pins)
         if cut.strategy == "eindecomp":
+            improving.compare_strategies()
             improving.apply_rules()
         return improving.plan()
 
@@ -125,9 +149,12 @@ def plan_sites(
 class _Sited:
     """A cut graph and its placement; the plan and the program are computed on demand."""
 
-    def __init__(self, roots: Roots, cut: Decomposition) -> None:
-        self._roots, self.cut = roots, cut
+    def __init__(
+        self, roots: Roots, groups: Sequence[Sequence[EinSum]], cut: Decomposition
+    ) -> None:
+        self._roots, self._groups, self.cut = roots, groups, cut
         self.placed = place(*roots, cut=cut)
+        self._seconds: float | None = None
 
     @cached_property
     def plan(self) -> PhysicalPlan:
@@ -136,8 +163,14 @@ class _Sited:
 
     @cached_property
     def program(self) -> Program:
-        """The program of the sites."""
-        return graph_program(self.plan)
+        """The program of the sites, with fused groups."""
+        return joined(graph_program(self.plan), self._groups)
+
+    def seconds(self, machine: Machine) -> float:
+        """The predicted seconds of the program."""
+        if self._seconds is None:
+            self._seconds = sum(predict(self.program, machine).seconds)
+        return self._seconds
 
 
 class _Improving:
@@ -146,17 +179,19 @@ class _Improving:
     def __init__(
         self,
         roots: Roots,
+        groups: Sequence[Sequence[EinSum]],
         problem: Problem,
         cut: Decomposition,
         objective: Objective,
         disabled: frozenset[str],
         pins: Pins,
     ) -> None:
-        self.roots, self.objective, self.disabled, self.pins = roots, objective, disabled, pins
+        self.roots, self.groups = roots, groups
+        self.objective, self.disabled, self.pins = objective, disabled, pins
         self.sites = cut.sites
         self.problem = problem
         self.published = problem.published
-        self.best = _Sited(roots, cut)
+        self.best = _Sited(roots, groups, cut)
         self.trace: list[CutStep] = []
 
     def plan(self) -> SitePlan:
@@ -168,6 +203,39 @@ class _Improving:
                 implied_by.setdefault(rule, []).append(v.name)
         rules = tuple((rule, tuple(names)) for rule, names in implied_by.items())
         return SitePlan(best.cut, best.plan, best.program, tuple(self.trace), rules)
+
+    def compare_strategies(self) -> None:
+        """Takes the cuts of a named strategy if their placed program costs less."""
+        if isinstance(self.objective, Floats) or self._is_free_of_cost():
+            return
+        for schedules in self._rivals():
+            if self._is_free_of_cost():
+                return
+            after = self._sited(schedules)
+            if self._measure(after) < self._measure(self.best):
+                self.best = after
+
+    def _rivals(self) -> list[Schedules]:
+        """The schedules of named strategies that may cost less when placed, the cheapest first."""
+        problem = with_pins(self.problem, self.pins)
+        measure, _ = self._measure(self.best)
+        tried = {_identity(self._schedules())}
+        found: list[tuple[float, Schedules]] = []
+        for _, chosen in rivals(problem, self.sites, self.objective):
+            schedules = with_copies(problem, chosen, self.pins)
+            identity = _identity(schedules)
+            local = local_cost(problem, schedules, self.objective)
+            if identity in tried or local >= measure:
+                continue
+            tried.add(identity)
+            _, cost = completed(self.published, schedules, self.sites, self.objective)
+            if local + CERTAIN * (cost - local) < measure:
+                found.append((cost, schedules))
+        return [schedules for _, schedules in sorted(found, key=lambda pair: pair[0])]
+
+    def _is_free_of_cost(self) -> bool:
+        """True if no other plan can cost less."""
+        return isinstance(self.objective, SentBytes) and self.best.placed.bytes_sent == 0
 
     def apply_rules(self) -> None:
         """Places the cheapest alternatives, and keeps those that are cheaper."""
@@ -199,16 +267,7 @@ class _Improving:
         for n in alternative.vertices:
             schedules[n] = Schedule(alternative.vector)
             self._follow(n, schedules)
-        new = decomposition(
-            self.published,
-            schedules,
-            self.sites,
-            before.cut.strategy,
-            self.objective,
-            self.pins,
-            before.cut.notice,
-        )
-        after = _Sited(self.roots, new)
+        after = self._sited(schedules)
         if after.placed.bytes_sent >= before.placed.bytes_sent:
             return  # the rules are about moves, and a prediction takes longer than a placement
         if alternative.exact or self._measure(after) < self._measure(before):
@@ -224,6 +283,20 @@ class _Improving:
                     after.placed.bytes_sent,
                 )
             )
+
+    def _sited(self, schedules: Schedules) -> _Sited:
+        """The placement of other schedules."""
+        cut = self.best.cut
+        new = decomposition(
+            self.published,
+            schedules,
+            self.sites,
+            cut.strategy,
+            self.objective,
+            self.pins,
+            cut.notice,
+        )
+        return _Sited(self.roots, self.groups, new)
 
     def _record(self, step: CutStep) -> None:
         """Adds a step; it replaces the step before if that changed the same cuts."""
@@ -251,10 +324,15 @@ class _Improving:
         return v.computes and not v.fixed and v.name not in self.pins and own.copies == 1
 
     def _measure(self, sited: _Sited) -> tuple[float, float]:
-        """The cost of a plan: EinDecomp's floats, or seconds of the placed program; then bytes."""
+        """The cost of a plan, with a second one that decides between equal plans.
+
+        It is EinDecomp's floats, or seconds or bytes of the placed program.
+        """
         nbytes = sited.placed.bytes_sent
         if isinstance(self.objective, Seconds):
-            return sum(predict(sited.program, self.objective.machine).seconds), nbytes
+            return sited.seconds(self.objective.machine), nbytes
+        if isinstance(self.objective, SentBytes):
+            return nbytes, sited.cut.cost
         return round(sited.cut.cost), nbytes
 
     def _compared(self, objective: Objective) -> Alternatives:
@@ -265,7 +343,7 @@ class _Improving:
         """For each contraction and rule the best other vector by the estimate."""
         objective = self.objective
         current = self._compared(objective)
-        free = free_candidates(self.sites, objective.exactly, objective.memory)
+        free = free_candidates(self.sites, objective.exactly)
         numbers = [n for n, v in enumerate(self.published.vertices) if not v.publishes]
         in_seconds = isinstance(objective, Seconds)
         groups: dict[tuple[object, bool], list[int]] = {}
@@ -279,7 +357,9 @@ class _Improving:
         for (_, exact), members in groups.items():
             n = numbers[members[0]]
             v, own = self.published.vertices[n], current.schedules[n]
-            states = np.unique(np.concatenate([free(v), own.vector[None]]), axis=0)
+            viable = free(v)
+            viable = viable[fits(v, viable, objective.memory)]
+            states = np.unique(np.concatenate([viable, own.vector[None]]), axis=0)
             costs = (sent if exact else current).costs(n, states)
             is_own = (states == own.vector).all(axis=1)
             slack = SLACK if in_seconds else 1 + 1e-12
@@ -326,6 +406,11 @@ class _Improving:
         read = [vertices[u.producer] for u in v.uses if u.producer is not None]
         read += [vertices[u.producer or 0] for s in read if s.publishes for u in s.uses]
         return any(s.stored for s in read)
+
+
+def _identity(schedules: Schedules) -> Hashable:
+    """A key that is equal for equal schedules."""
+    return tuple((s.vector.tobytes(), s.copies) for s in schedules)
 
 
 def _rank(alternative: _Alternative) -> float:

@@ -81,6 +81,17 @@ def use_of(plan: PlanText, roots: Roots, memory: int | None, sites: int) -> Plan
     return PlanUse(pins, f"'{plan.path}' cuts {len(pins)} of {plural(operations, 'operation')}")
 
 
+def has_plan(plan: PlanText, roots: Roots) -> bool:
+    """Whether a plan file has cuts for a graph, for any number of sites.
+
+    Raises:
+        OperationalError: The file cannot be read.
+        ProgrammingError: The file is no plan.
+    """
+    refuse_unread(plan)
+    return fingerprint(*roots) in read_plan_file(plan.path, plan.text).graphs
+
+
 def refuse_unread(plan: PlanText) -> None:
     """Refuses a plan file that could not be read.
 

@@ -5,9 +5,10 @@ Only statements over several sites import this module; it imports the optimizer'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
@@ -18,13 +19,14 @@ from einsql.engine.tiered_sites import TieredSites
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum, Roots, walk
 from einsql.ir.spmd.program import Program as Placed
-from einsql.optimizer.decomposition import Floats, Objective, Seconds
+from einsql.optimizer.decomposition import Floats, Objective, Seconds, SentBytes, decompose
 from einsql.optimizer.graph_optimizer import with_split_keys
-from einsql.optimizer.placement.fuse_steps import joined
+from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
+from einsql.optimizer.rewrite.order_search import Orders
+from einsql.optimizer.rewrite.pipeline import reordered
 from einsql.optimizer.rewrite.rules import Optimized
 from einsql.optimizer.rewrite.softmax import Softmax, softmaxes
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
-from einsql.optimizer.simulation.prediction import predict
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites
 from einsql.planner.compile import at_sites, check_domains, compiler, grouping, joining
 from einsql.storage.fields import PlacedFields
@@ -42,6 +44,16 @@ MOST_SITES = 256
 """The maximum of sites for which a graph with cut keys is planned again with these in parts.
 
 LLaMA-7B takes twice as long to plan at 64 sites, and several times as long at 1024."""
+MOST_ORDERS = 64
+"""The maximum of combinations of contraction orders whose cuts are estimated."""
+MOST_OPERATIONS = 1024
+"""The maximum of operations of these together."""
+MOST_PLACED = 3
+"""The maximum of contraction orders whose graphs are placed."""
+NEAR = {"seconds": 1.1, "bytes": 2.0, "floats": 1.0}
+"""By `SET cost` the factor by which the estimate of an order to place may exceed the least one.
+
+Floats are counted by cuts alone, and placement changes bytes more than seconds."""
 
 
 def sited(roots: Roots, settings: Settings) -> SitePlan:
@@ -51,23 +63,109 @@ def sited(roots: Roots, settings: Settings) -> SitePlan:
         Error: See `check_domains`, or the plan file of the settings does not fit the graph.
     """
     check_domains(*roots)
-    plan = _planned(roots, settings)
-    find = grouping(settings)
-    if find is None:
-        return plan
-    return replace(plan, program=joined(plan.program, (g.nodes for g in find(roots).groups)))
-
-
-def _planned(roots: Roots, settings: Settings) -> SitePlan:
-    """Returns the plan of a graph by the strategy of the settings, or by their plan file."""
     sites, strategy = settings.sites, settings.strategy
     objective, disabled = objective_of(settings), settings.disabled_rules
+    groups = groups_in(roots, settings)
     if settings.plan is None or sites == 1:
-        return plan_sites(roots, sites, strategy, objective, disabled)
+        return plan_sites(roots, sites, strategy, objective, disabled, groups=groups)
     use = plan_files.use_of(settings.plan, roots, objective.memory, sites)
-    plan = plan_sites(roots, sites, strategy, objective, disabled, use.pins)
+    plan = plan_sites(roots, sites, strategy, objective, disabled, use.pins, groups)
     cut = replace(plan.cut, plan_file=use.summary, plan_notice=use.notice)
     return replace(plan, cut=cut)
+
+
+def ordered(optimized: Optimized, settings: Settings) -> tuple[Optimized, SitePlan]:
+    """Returns a graph with the contraction orders that cost least together with their cuts.
+
+    The best cuts of every order are estimated, one join after another. The closest ones are
+    placed, because a placement decides by its measure.
+
+    Args:
+        optimized: A graph, and the trace of its optimisation.
+        settings: The settings.
+
+    Returns:
+        The graph, which is the given one if no other order is better, and its plan.
+
+    Raises:
+        Error: See `sited`.
+    """
+    splits = any(step.rule is FACTOR_ORDER for step in optimized.trace)
+    if not splits or settings.sites == 1 or settings.strategy not in ("eindecomp", "exact"):
+        return optimized, sited(optimized.roots, settings)
+    check_domains(*optimized.roots)
+    search = _OrderSearch(optimized, settings)
+    if settings.plan is not None:
+        for ranks in search.all_ranks():
+            graph = search.graph(ranks)
+            if plan_files.has_plan(settings.plan, graph.roots):
+                return graph, sited(graph.roots, settings)
+    best = [(graph, sited(graph.roots, settings)) for graph in search.closest()]
+    if len(best) == 1:
+        return best[0]
+    return min(best, key=lambda pair: pair[1].measure(search.objective))
+
+
+class _OrderSearch:
+    """The graphs with other contraction orders, and their estimated costs."""
+
+    def __init__(self, optimized: Optimized, settings: Settings) -> None:
+        self._optimized, self._settings = optimized, settings
+        self.objective = objective_of(settings)
+        self._graphs: dict[tuple[int, ...], Optimized] = {}
+        first = Orders()
+        self._graphs[()] = reordered(optimized, first, **self._options())
+        self.counts = tuple(first.counts)
+
+    def _options(self) -> dict[str, Any]:
+        return {"disabled": self._settings.disabled_rules, "sited": True}
+
+    def graph(self, ranks: tuple[int, ...]) -> Optimized:
+        """Returns the graph with some orders; the given graph if all of them are the shortest."""
+        if not any(ranks):
+            return self._optimized
+        if ranks not in self._graphs:
+            self._graphs[ranks] = reordered(self._optimized, Orders(ranks), **self._options())
+        return self._graphs[ranks]
+
+    def all_ranks(self) -> Iterator[tuple[int, ...]]:
+        """Yields the combinations of orders, at most MOST_ORDERS."""
+        return islice(product(*map(range, self.counts)), MOST_ORDERS)
+
+    def closest(self) -> list[Optimized]:
+        """Returns the graphs to place, the cheapest by estimate first."""
+        ranks = (0,) * len(self.counts)
+        costs = {ranks: self._cost(ranks)}
+        operations = sum(isinstance(n, EinSum) for n in walk(*self._optimized.roots))
+        most = max(1, min(MOST_ORDERS, MOST_OPERATIONS // operations))
+        for n, count in enumerate(self.counts):
+            others = [(*ranks[:n], rank, *ranks[n + 1 :]) for rank in range(count)]
+            for other in others:
+                if other not in costs and len(costs) < most:
+                    costs[other] = self._cost(other)
+            ranks = min((x for x in others if x in costs), key=costs.__getitem__)
+        least = costs[ranks]
+        near = NEAR[self._settings.cost]
+        chosen = sorted((x for x in costs if costs[x] <= least * near), key=costs.__getitem__)
+        return [self.graph(x) for x in chosen[:MOST_PLACED]]
+
+    def _cost(self, ranks: tuple[int, ...]) -> float:
+        settings, roots = self._settings, self.graph(ranks).roots
+        cut = decompose(
+            *roots,
+            sites=settings.sites,
+            strategy=settings.strategy,
+            objective=self.objective,
+            disabled=settings.disabled_rules,
+            groups=groups_in(roots, settings),
+        )
+        return cut.cost
+
+
+def groups_in(roots: Roots, settings: Settings) -> list[Sequence[EinSum]]:
+    """Returns the nodes of a graph that a site can run together, group by group."""
+    find = grouping(settings)
+    return [] if find is None else [g.nodes for g in find(roots).groups]
 
 
 def objective_of(settings: Settings) -> Objective:
@@ -78,14 +176,14 @@ def objective_of(settings: Settings) -> Objective:
     memory = settings.site_memory if settings.sites > 1 else None
     if settings.cost == "seconds":
         return Seconds(settings.machine, settings.sites, memory)
-    return Floats(memory)
+    return SentBytes(memory) if settings.cost == "bytes" else Floats(memory)
 
 
 def _split(optimized: Optimized, plan: SitePlan, settings: Settings) -> tuple[Optimized, SitePlan]:
     """Returns a graph and its plan, with the keys of each softmax in the parts of their cut.
 
     A cut of the keys leaves the operations of a softmax in separate steps, because the maximum of
-    all keys comes first. In parts they are one step. The faster one of both plans is returned, or
+    all keys comes first. In parts they are one step. The better one of both plans is returned, or
     the one that the plan file of the settings is for.
     """
     parts = _parts_cut(optimized.roots, plan, settings)
@@ -96,8 +194,8 @@ def _split(optimized: Optimized, plan: SitePlan, settings: Settings) -> tuple[Op
         new = sited(other.roots, settings)
     except OperationalError:  # an operation exceeds the memory of a site
         return optimized, plan
-    seconds = (sum(predict(p.program, settings.machine).seconds) for p in (new, plan))
-    if new.cut.plan_file or next(seconds) < next(seconds):
+    objective = objective_of(settings)
+    if new.cut.plan_file or new.measure(objective) < plan.measure(objective):
         return other, new
     return optimized, plan
 
@@ -134,7 +232,8 @@ class OnSites:
     """A graph over several sites.
 
     Attributes:
-        optimized: The graph, whose softmaxes may be computed in parts.
+        optimized: The graph, with the contraction orders that suit the cuts, and with softmaxes in
+            the parts of their keys.
         plan: The cuts, the program and the applied rules.
         program: The executor: MPI ranks, or virtual sites in this process.
     """
@@ -153,7 +252,7 @@ def on_sites(
     """Cuts a graph over sites.
 
     Args:
-        optimized: The graph.
+        optimized: The graph, and the trace of its optimisation.
         settings: The session's settings.
         cluster: The MPI ranks, or None for virtual sites.
         note: Callback for tensors that ranks cache; `Store.placed`.
@@ -161,8 +260,8 @@ def on_sites(
     Raises:
         Error: See `check_domains`.
     """
-    optimized, plan = _split(optimized, sited(optimized.roots, settings), settings)
-    return OnSites(optimized, plan, _program(plan.program, settings, cluster, note))
+    graph, plan = _split(*ordered(optimized, settings), settings)
+    return OnSites(graph, plan, _program(plan.program, settings, cluster, note))
 
 
 def _program(

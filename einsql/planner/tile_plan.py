@@ -151,8 +151,13 @@ def tile_program(
     if target_of(settings, cluster) is ExecutionTarget.SITES:
         check_rules(settings.disabled_rules)
         disabled = settings.disabled_rules & {r.name for r in tra.RULES}
-        in_seconds = settings.cost == "seconds"
-        weights = tra.Weights.in_seconds(settings.machine) if in_seconds else None
+        weights = None
+        if settings.cost != "floats":
+            weights = (
+                tra.Weights.in_seconds(settings.machine)
+                if settings.cost == "seconds"
+                else tra.Weights.of_bytes()
+            )
         sited = tra.implement(node, settings.sites, weights=weights, disabled=disabled, tick=tick)
     executor = block_executor(node, sited, settings.jit, cluster, placed)
     return TileProgram(node, executor, sited)

@@ -80,7 +80,7 @@ def test_what_an_all_reduce_sends_is_told_once(con: einsql.Connection) -> None:
         ("CREATE TENSOR w (i DIM(4), val FLOAT) PARTITION (i 4)", "PARTITION", "PARTITION BY"),
         ("CREATE TENSOR w (i DIM(4), val FLOAT) PARTITION BY (i 9)", "", "At most 4 parts"),
         ("SET strategy = 'data'", "'data'", "data:batch"),
-        ("SET cost = 'bytes'", "'bytes'", "Values are floats, seconds"),
+        ("SET cost = 'hours'", "'hours'", "Values are seconds, bytes, floats"),
         ("SET site = 8", "SET", 'Did you mean "sites"?'),
         ("SELECT /*+ PARTITION(i=2) */ i, j, tile FROM TILES(a, 2, 2)", "i=2", "TILES(x, 4, 2)"),
     ],

@@ -68,7 +68,7 @@ def _value(key: str, value: float) -> str:
         return duration(value)
     if "utilisation" in key:
         return f"{value:.0%}"
-    unit = "B" if "bytes" in key or key == "memory" else ""
+    unit = "B" if "bytes" in key or "memory" in key else ""
     return f"{quantity(value)}{unit}".strip()
 
 

@@ -4,6 +4,7 @@ from einsql.optimizer.decomposition.decompose import Cut, Decomposition, decompo
 from einsql.optimizer.decomposition.objective import Floats, Objective
 from einsql.optimizer.decomposition.pinned import Pinned
 from einsql.optimizer.decomposition.seconds import Seconds
+from einsql.optimizer.decomposition.sent_bytes import SentBytes
 from einsql.optimizer.decomposition.strategies import STRATEGIES, Strategy, strategy_of
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Objective",
     "Pinned",
     "Seconds",
+    "SentBytes",
     "Strategy",
     "decompose",
     "strategy_of",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import Node
+from einsql.ir.einsum.graph import EinSum, Node
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pinned, Pins, with_copies, with_pins
@@ -91,6 +93,7 @@ def decompose(
     objective: Objective = FLOATS,
     disabled: frozenset[str] = frozenset(),
     pins: Pins = NO_PINS,
+    groups: Iterable[Sequence[EinSum]] = (),
 ) -> Decomposition:
     """Cuts every operation of a graph.
 
@@ -102,13 +105,14 @@ def decompose(
         objective: The objective to minimise, with its memory limit.
         disabled: Names of rules that no cut may imply, unless each of an operation's does.
         pins: The cuts of a plan file, which the strategy keeps.
+        groups: The nodes that a site can run together, group by group.
 
     Raises:
         InterfaceError: There is no such strategy.
         OperationalError: Optimality was requested and not proven in time, or an operation
             takes more memory than the objective allows.
     """
-    problem = problem_of(*roots, sites=sites, disabled=disabled)
+    problem = problem_of(*roots, sites=sites, disabled=disabled, groups=groups)
     return cut_problem(problem, sites, strategy, objective, pins)
 
 

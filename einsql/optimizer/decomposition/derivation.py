@@ -16,7 +16,7 @@ from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fits
 from einsql.optimizer.decomposition.problem import Problem
 from einsql.optimizer.decomposition.products import rules_of
-from einsql.optimizer.decomposition.schedules import Schedule
+from einsql.optimizer.decomposition.schedules import Schedule, completed
 from einsql.optimizer.decomposition.strategies import rivals
 
 RUNNERS_UP = 3
@@ -97,7 +97,11 @@ def derivation(problem: Problem, chosen: Decomposition, objective: Objective) ->
             every = free(v)
             viable = every[fits(v, every, objective.memory)]
             choices.append(_choice(n, viable, cuts[v.name], alternatives))
-    return CutDerivation(tuple(choices), rivals(problem, chosen.sites, objective))
+    costs = {
+        name: completed(published, other, chosen.sites, objective)[1]
+        for name, other in rivals(problem, chosen.sites, objective)
+    }
+    return CutDerivation(tuple(choices), costs)
 
 
 def _choice(n: int, viable: np.ndarray, cut: Cut, alternatives: Alternatives) -> Choice:

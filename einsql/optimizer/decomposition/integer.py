@@ -46,7 +46,10 @@ def solve(model: Model, seconds: float = 60.0) -> tuple[Choice, bool] | None:
             entry(first + view, starts[vertex] + np.arange(len(view)), -1.0)
             right += [0.0] * count
         at += a * b
-    scale = max(1.0, float(np.max(np.concatenate(costs))))
+    every = np.concatenate(costs)
+    possible = np.isfinite(every)  # a group excludes other vectors of its operations
+    every[~possible] = 0.0
+    scale = max(1.0, float(every.max()))
     integrality = np.zeros(at)
     integrality[: starts[-1]] = 1
     matrix = sparse.csr_array(
@@ -54,10 +57,10 @@ def solve(model: Model, seconds: float = 60.0) -> tuple[Choice, bool] | None:
         shape=(len(right), at),
     )
     solution = milp(
-        np.concatenate(costs) / scale,
+        every / scale,
         constraints=LinearConstraint(matrix, right, right),
         integrality=integrality,
-        bounds=Bounds(0, 1),
+        bounds=Bounds(0, possible.astype(np.float64)),
         options={"time_limit": seconds, "mip_rel_gap": 1e-9},
     )
     if solution.x is None:

@@ -2,17 +2,24 @@
 
 A vertex has states: the vectors by which it may be cut. An edge's costs depend on a state only
 through a *view*, the cut of one operand or of the result, so its table stays small.
+
+A group of operations is one more vertex. Its first state leaves the operations apart. Every other
+state is a common cut, which saves costs and memory, and whose edges exclude all other vectors of
+the operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from einsql.core.mappings import memoized
 from einsql.core.records import dataclass
-from einsql.optimizer.decomposition.objective import FLOATS, Objective, fitting
+from einsql.optimizer.decomposition.groups import Group
+from einsql.optimizer.decomposition.joint_cuts import Joining
+from einsql.optimizer.decomposition.objective import FLOATS, Objective
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex, cost_key
 from einsql.optimizer.decomposition.vectors import distinct, viable
 
@@ -41,11 +48,19 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The cost of a choice: Σ alone[v][state] + Σ edges' tables."""
+    """The cost of a choice: Σ alone[v][state] + Σ edges' tables.
+
+    Attributes:
+        states: The vectors of each vertex, then the cuts of each group.
+        alone: Their costs.
+        edges: The edges between vertices, and from operations to their groups.
+        groups: The number of groups, which are the last vertices.
+    """
 
     states: list[np.ndarray]
     alone: list[np.ndarray]
     edges: list[Edge]
+    groups: int = 0
 
     def cost(self, choice: Sequence[int]) -> float:
         """The cost of a choice, in the objective's unit."""
@@ -56,8 +71,9 @@ class Model:
         )
 
     def vectors(self, choice: Sequence[int]) -> list[np.ndarray]:
-        """The chosen vector of each vertex."""
-        return [s[c] for s, c in zip(self.states, choice, strict=True)]
+        """The chosen vector of each vertex, without those of groups."""
+        chosen = [s[c] for s, c in zip(self.states, choice, strict=True)]
+        return chosen[: len(chosen) - self.groups]
 
     @property
     def around(self) -> list[list[Edge]]:
@@ -72,12 +88,33 @@ class Model:
 Candidates = Callable[[Vertex], np.ndarray]
 
 
-def model_of(problem: Problem, candidates: Candidates, objective: Objective = FLOATS) -> Model:
-    """Tables of a problem over the vectors that `candidates` returns for each vertex."""
+def model_of(
+    problem: Problem,
+    candidates: Candidates,
+    objective: Objective = FLOATS,
+    groups: Sequence[Group] = (),
+    memory: int | None = None,
+) -> Model:
+    """Tables of a problem over the vectors that `candidates` returns for each vertex.
+
+    Args:
+        problem: The problem.
+        candidates: The vectors of each vertex.
+        objective: The objective to minimise.
+        groups: The groups of operations that may run together.
+        memory: The maximum of bytes of a cell, of an operation or of a group.
+
+    Raises:
+        OperationalError: An operation fits the memory neither alone nor in a group.
+    """
     states = [candidates(v) for v in problem.vertices]
     tables = _Tables(objective)
+    joining = Joining(objective, memory)
+    if memory is not None:
+        states = joining.fitting(problem, states, groups)
     alone = [tables.vertex(v, s) for v, s in zip(problem.vertices, states, strict=True)]
-    edges = []
+    edges: list[Edge] = []
+    numbers: dict[int, np.ndarray] = {}
     for n, v in enumerate(problem.vertices):
         for use in v.uses:
             if use.producer is None:
@@ -87,30 +124,28 @@ def model_of(problem: Problem, candidates: Candidates, objective: Objective = FL
             used, columns = tables.used(use, states[n])
             costs = tables.repartition(use, produced, used)
             edges.append(Edge(use.producer, n, produced=rows, consumed=columns, costs=costs))
-    return Model(states, alone, edges)
+    joined = 0
+    for group in groups:
+        joint = joining.joint(group, [states[n] for n in group.members])
+        if len(joint.cuts) == 1:
+            continue  # no cut is common to the operations
+        every = memoized(numbers, len(joint.cuts), partial(np.arange, len(joint.cuts)))
+        for n, (view, costs) in zip(group.members, joint.edges, strict=True):
+            edges.append(Edge(n, len(states), produced=view, consumed=every, costs=costs))
+        states.append(joint.cuts)
+        alone.append(joint.costs)
+        joined += 1
+    return Model(states, alone, edges, joined)
 
 
-def free_candidates(p: int, exactly: bool = True, memory: int | None = None) -> Candidates:
+def free_candidates(p: int, exactly: bool = True) -> Candidates:
     """Every viable vector of at most p calls.
 
     Args:
         p: The maximum of kernel calls.
         exactly: Whether contractions take exactly p calls.
-        memory: The maximum of bytes of a cell.
-
-    Raises:
-        OperationalError: Raised by the returned function: no vector of a vertex fits the memory.
     """
-    fitting_states: dict[object, np.ndarray] = {}
-
-    def candidates(v: Vertex) -> np.ndarray:
-        states = viable(v, p, exactly=exactly and v.contraction)
-        if memory is None or not v.computes:
-            return states
-        key = (id(states), *cost_key(v))  # equal vertices share one array
-        return memoized(fitting_states, key, lambda: fitting(v, states, memory))
-
-    return candidates
+    return lambda v: viable(v, p, exactly=exactly and v.contraction)
 
 
 class _Tables:

@@ -32,6 +32,14 @@ class Objective(Protocol):
     def exactly(self) -> bool:
         """True if a contraction must take exactly one call per site, independent of cost."""
 
+    @property
+    def gains_by_groups(self) -> bool:
+        """True if a group under a common cut can cost less, or fit where its operations do not."""
+
+    @property
+    def without_network(self) -> Objective | None:
+        """The same costs if the network were free; None if nothing else has a cost."""
+
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Cost of an operation under each of its vectors."""
 
@@ -58,6 +66,16 @@ class Floats:
     def exactly(self) -> bool:
         """True, as in EinDecomp: fewer calls move fewer floats, so a single call would be best."""
         return True
+
+    @property
+    def gains_by_groups(self) -> bool:
+        """True with a limit of memory, because EinDecomp's count has no cache."""
+        return self.memory is not None
+
+    @property
+    def without_network(self) -> None:
+        """None."""
+        return None
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Floats that calls read and floats that merging moves."""

@@ -50,7 +50,7 @@ def with_pins(problem: Problem, pins: Pins) -> Problem:
             parts_of_label = dict.fromkeys(v.whole, 1) | dict(pinned.parts)
             v = replace(v, fixed=tuple(parts_of_label.get(label) for label in v.labels))
         vertices.append(v)
-    return Problem(tuple(vertices))
+    return Problem(tuple(vertices), problem.groups)
 
 
 def with_copies(problem: Problem, schedules: Schedules, pins: Pins) -> Schedules:

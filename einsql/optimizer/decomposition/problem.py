@@ -7,7 +7,7 @@ gather, a window) is not cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -45,6 +45,7 @@ class Use:
         nbytes: Bytes of a tuple.
         tensor: The name of a stored tensor.
         constant: Whether sites keep the operand in its reader's tiles for later runs.
+        passed: Whether a group passes the operand in a cache and never stores it.
     """
 
     producer: int | None
@@ -54,6 +55,7 @@ class Use:
     nbytes: int = 4
     tensor: str | None = None
     constant: bool = False
+    passed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Vertex:
             its cut has a separate site.
         whole: Labels that are not cut, because a reduction over them needs all values of a group.
         disabled: Names of rules that no vector may imply.
+        passes: True if a group passes its result in a cache and never stores it.
+        follows: True if it runs in the calls of another operation of its group.
     """
 
     name: str
@@ -108,6 +112,8 @@ class Vertex:
     holders: int = 0
     whole: frozenset[str] = frozenset()
     disabled: frozenset[str] = frozenset()
+    passes: bool = False
+    follows: bool = False
 
     @property
     def roles(self) -> Roles:
@@ -131,11 +137,18 @@ class Vertex:
         return prod(self.extents)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
-    """Vertices, producers first."""
+    """Operations and stored tensors.
+
+    Attributes:
+        vertices: The vertices, producers first.
+        groups: The numbers of the operations that a site can run together, group by group,
+            producers first. They run together where a choice cuts them alike (`groups`).
+    """
 
     vertices: tuple[Vertex, ...]
+    groups: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def readers(self) -> list[list[tuple[int, int]]]:
@@ -170,13 +183,19 @@ class Problem:
 
 def cost_key(v: Vertex) -> tuple[object, ...]:
     """The properties of a vertex that determine its costs, besides its states."""
-    uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
+    uses = tuple((u.axes, u.shape, u.width, u.nbytes, u.passed) for u in v.uses)
     kind = (v.contraction, v.renames, v.publishes, v.stored, v.effort, v.double)
+    grouped = v.passes, v.follows
     fields = v.width, v.state_fields
-    return v.extents, uses, v.keys, v.shape, fields, v.nbytes, v.state_bytes, kind
+    return v.extents, uses, v.keys, v.shape, fields, v.nbytes, v.state_bytes, kind, grouped
 
 
-def problem_of(*roots: Node, sites: int = MANY, disabled: frozenset[str] = frozenset()) -> Problem:
+def problem_of(
+    *roots: Node,
+    sites: int = MANY,
+    disabled: frozenset[str] = frozenset(),
+    groups: Iterable[Sequence[EinSum]] = (),
+) -> Problem:
     """The decomposition problem of a graph.
 
     Operations are named r0, r1, … in the graph's order. A stored tensor with fixed sites is a
@@ -189,6 +208,7 @@ def problem_of(*roots: Node, sites: int = MANY, disabled: frozenset[str] = froze
             one query block that exceeds it is refused earlier. Where several blocks became
             one operation, the operation's own hint has priority, and excess parts are ignored.
         disabled: Names of rules that no cut may imply.
+        groups: The nodes that a site can run together, group by group.
     """
     disabled &= frozenset(CutRule)
     vertices: list[Vertex] = []
@@ -206,7 +226,8 @@ def problem_of(*roots: Node, sites: int = MANY, disabled: frozenset[str] = froze
             vertex = _stored(node)
         numbers[id(node)] = len(vertices)
         vertices.append(vertex)
-    return Problem(tuple(vertices))
+    together = (sorted(numbers[id(node)] for node in nodes) for nodes in groups)
+    return Problem(tuple(vertices), tuple(map(tuple, together)))
 
 
 def _everywhere(tensor: Input, sites: int) -> bool:
@@ -349,6 +370,7 @@ def _with_published(problem: Problem) -> Problem:
     readers = problem.readers
     vertices: list[Vertex] = []
     moved: dict[int, int] = {}
+    computing: list[int] = []
     for n, v in enumerate(problem.vertices):
         uses = tuple(
             u
@@ -358,6 +380,7 @@ def _with_published(problem: Problem) -> Problem:
         )
         vertices.append(v if uses == v.uses else replace(v, uses=uses))
         moved[n] = len(vertices) - 1
+        computing.append(moved[n])
         cuttable = [k for k in v.keys if k is not None]
         if len(readers[n]) > 1 and cuttable:
             place = {k: m for m, k in enumerate(cuttable)}
@@ -376,4 +399,5 @@ def _with_published(problem: Problem) -> Problem:
                 )
             )
             moved[n] = len(vertices) - 1
-    return Problem(tuple(vertices))
+    groups = tuple(tuple(computing[n] for n in group) for group in problem.groups)
+    return Problem(tuple(vertices), groups)

@@ -11,8 +11,9 @@ import numpy as np
 from einsql.core.mappings import memoized
 from einsql.core.records import dataclass
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
+from einsql.optimizer.decomposition.groups import Group, groups_of
 from einsql.optimizer.decomposition.model import free_candidates
-from einsql.optimizer.decomposition.objective import Objective, fitting
+from einsql.optimizer.decomposition.objective import Objective, fits, fitting
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
 from einsql.optimizer.decomposition.vectors import busiest_first, restricted
 
@@ -96,6 +97,7 @@ class _Completing:
         self.schedules = [None if v.publishes else next(remaining) for v in problem.vertices]
         self.readers = problem.readers
         self.free = free_candidates(sites, objective.exactly)
+        self.inside = running_together(problem, self.schedules)
         self.layouts: dict[Hashable, Schedule] = {}
         self.costs: dict[Hashable, float] = {}
         self.moved: dict[Hashable, float] = {}
@@ -135,15 +137,20 @@ class _Completing:
         total = 0.0
         marks = [self._mark(n) for n in range(len(self.schedules))]
         for n, v in enumerate(self.problem.vertices):
-            key = marks[n], tuple(None if u.producer is None else marks[u.producer] for u in v.uses)
+            reads = tuple(None if u.producer is None else marks[u.producer] for u in v.uses)
+            together = self.inside[n].kind if n in self.inside else None
+            key = marks[n], reads, together
             total += memoized(self.costs, key, partial(self._cost, n))
         return total
 
     def _cost(self, n: int) -> float:
         """The cost of a vertex and of its reads."""
-        v, own = self.problem.vertices[n], self._schedule(n)
+        own = self._schedule(n)
+        v = self.inside[n].vertex if n in self.inside else self.problem.vertices[n]
         read = read_by(v, own.copies)
-        vector = fitting(read, own.vector[None, :], self.objective.memory)
+        vector, memory = own.vector[None, :], self.objective.memory
+        if n not in self.inside or self.inside[n].bytes > (memory or np.inf):
+            fitting(read, vector, memory)
         alone = float(self.objective.vertex(read, vector)[0])
         many = self.objective.repeated(own.copies)
         return many * (alone + sum(self._moved(u, own) for u in read.uses))
@@ -177,6 +184,84 @@ class _Completing:
         schedule = self.schedules[n]
         assert schedule is not None
         return schedule
+
+
+def local_cost(problem: Problem, schedules: Schedules, objective: Objective) -> float:
+    """The part of a cost that is independent of the network; 0 if there is none.
+
+    Args:
+        problem: The problem, without publishing vertices.
+        schedules: Its schedules.
+        objective: The objective of the cost.
+    """
+    alone = objective.without_network
+    if alone is None:
+        return 0.0
+    together = running_together(problem, schedules)
+    known: dict[Hashable, float] = {}
+    total = 0.0
+    for n, (v, own) in enumerate(zip(problem.vertices, schedules, strict=True)):
+        inside = together.get(n)
+        key = problem.kinds[n], own.vector.tobytes(), own.copies, inside and inside.kind
+        read = read_by(v if inside is None else inside.vertex, own.copies)
+        if key not in known:
+            cost = float(alone.vertex(read, own.vector[None])[0])
+            known[key] = alone.repeated(own.copies) * cost
+        total += known[key]
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inside:
+    """An operation that runs in a group.
+
+    Attributes:
+        vertex: The operation as a part of the group.
+        bytes: Memory of the group's largest cell.
+        kind: A key that is equal for equal operations of equal groups under equal cuts.
+    """
+
+    vertex: Vertex
+    bytes: float
+    kind: Hashable
+
+
+def running_together(problem: Problem, schedules: Sequence[Schedule | None]) -> dict[int, Inside]:
+    """The operations that their cuts let run in groups, by their numbers.
+
+    Args:
+        problem: The problem.
+        schedules: The schedules of the vertices; None for publishing ones.
+    """
+    together: dict[int, Inside] = {}
+    known: dict[Hashable, float | None] = {}
+    for group in groups_of(problem):
+        own = [s for s in (schedules[n] for n in group.members) if s is not None]
+        marks = tuple((s.vector.tobytes(), s.copies) for s in own)
+        kind = tuple(problem.kinds[n] for n in group.members), marks
+
+        def cell_bytes(group: Group = group, own: Schedules = own) -> float | None:
+            vectors = [s.vector for s in own]
+            if len({s.copies for s in own}) > 1 or not group.is_cut_alike(vectors):
+                return None
+            return float(group.cell_bytes(group.cuts(0, vectors[0][None]))[0])
+
+        nbytes = memoized(known, kind, cell_bytes)
+        if nbytes is not None:
+            for position, n in enumerate(group.members):
+                together[n] = Inside(group.inside[position], nbytes, (kind, position))
+    return together
+
+
+def all_fit(problem: Problem, schedules: Schedules, memory: int | None) -> bool:
+    """True if the cells of all operations fit the memory, alone or in a group."""
+    if memory is None:
+        return True
+    together = running_together(problem, schedules)
+    return all(
+        (n in together and together[n].bytes <= memory) or fits(v, s.vector[None], memory)[0]
+        for n, (v, s) in enumerate(zip(problem.vertices, schedules, strict=True))
+    )
 
 
 def _layout(vector: np.ndarray, axes: Sequence[int | None], published: Vertex) -> np.ndarray:

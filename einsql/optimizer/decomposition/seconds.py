@@ -13,8 +13,9 @@ The sites of cells are unknown before placement, so the prediction assumes a goo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from einsql.ir.einsum.graph import keepable
 from einsql.optimizer.decomposition.costs import tiles
 from einsql.optimizer.decomposition.problem import Use, Vertex
 from einsql.optimizer.decomposition.vectors import restricted
+
+CACHED = 3
+"""The speed-up of reads and writes of data in a cache of the core."""
 
 RUNS = 16
 """Runs of a statement that share the movement of a constant tensor; most statements run once or
@@ -50,26 +54,40 @@ class Seconds:
         """False: a contraction may use fewer sites, because the objective costs idle sites."""
         return False
 
+    @property
+    def gains_by_groups(self) -> bool:
+        """True, because what a group passes is in a cache."""
+        return True
+
+    @property
+    def without_network(self) -> Seconds:
+        """Seconds of kernels and of merging."""
+        return replace(self, machine=replace(self.machine, network=inf, latency=0.0))
+
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Seconds of the largest cell, of a call's overhead and of merging partial results.
 
         A cell's arithmetic is costed at the machine's rate, its tiles at the bandwidth of
         memory: kernels copy operands before they multiply, or alternate reading and computing.
+        What a group passes is in a cache, and one call runs all operations of the group.
         """
-        if not v.computes or v.renames:
+        if not v.computes:
             return np.zeros(len(vectors))
         m = self.machine
         rounds = -(-vectors.prod(axis=1) // self.sites)
+        if v.renames:
+            return np.asarray(rounds * m.call_overhead)
         point = m.arithmetic(v.effort, contraction=v.contraction, double=v.double)
         points = _volume(tiles(v.extents, vectors))
         work = points * point
         cut = restricted(vectors, v.keys)
         result = _volume(tiles(v.shape, cut)) * v.state_bytes
-        nbytes = result.copy()
+        nbytes = result / (CACHED if v.passes else 1)
         for use in v.uses:
             read = _volume(tiles(use.shape, restricted(vectors, use.axes)))
-            nbytes += np.minimum(read, points) * use.nbytes  # a gather reads few rows of its table
-        once = work + nbytes / m.memory_bandwidth + m.call_overhead
+            # A gather reads few rows of its table.
+            nbytes += np.minimum(read, points) * use.nbytes / (CACHED if use.passed else 1)
+        once = work + nbytes / m.memory_bandwidth + (0.0 if v.follows else m.call_overhead)
         group = vectors[:, list(v.reduced)].prod(axis=1)
         share = np.where(_spreads(v.shape, cut, group), group, 1)
         arriving = (group - 1) / share * result

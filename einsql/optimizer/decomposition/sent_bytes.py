@@ -25,6 +25,16 @@ class SentBytes:
         """True, because a single cell would send nothing."""
         return True
 
+    @property
+    def gains_by_groups(self) -> bool:
+        """True with a limit of memory, because operations that are cut alike send nothing."""
+        return self.memory is not None
+
+    @property
+    def without_network(self) -> None:
+        """None."""
+        return None
+
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Bytes that merging partial results moves."""
         group = vectors[:, list(v.reduced)].prod(axis=1)

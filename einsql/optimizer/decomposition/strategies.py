@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from einsql.core.records import dataclass
 from einsql.errors import InterfaceError, OperationalError, suggest
 from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
+from einsql.optimizer.decomposition.groups import groups_of
 from einsql.optimizer.decomposition.integer import solve
-from einsql.optimizer.decomposition.model import free_candidates, model_of
+from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
 from einsql.optimizer.decomposition.named import (
     by_name,
     named_schedules,
@@ -20,7 +22,7 @@ from einsql.optimizer.decomposition.named import (
     scheduled,
     spelled,
 )
-from einsql.optimizer.decomposition.objective import Objective, fits
+from einsql.optimizer.decomposition.objective import Objective
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem
 from einsql.optimizer.decomposition.products import rules_of
@@ -29,6 +31,7 @@ from einsql.optimizer.decomposition.schedules import (
     InapplicableError,
     Schedule,
     Schedules,
+    all_fit,
     completed,
 )
 
@@ -68,7 +71,7 @@ def _unpublished(problem: Problem, vectors: list[np.ndarray]) -> Schedules:
 
 def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
     shared = problem.published
-    model = model_of(shared, free_candidates(sites, objective.exactly, objective.memory), objective)
+    model = _model(shared, sites, objective)
     choice = eliminate(model)
     if choice is not None:
         own = _unpublished(shared, model.vectors(choice))
@@ -84,6 +87,13 @@ def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Sc
     by_label = (*_by_labels(problem, sites), *_published(problem, sites, objective))
     others = [*named, *_full(problem, _schedules(by_label), sites, objective)]
     return _least(problem, [_unpublished(shared, vectors), *others], sites, objective)
+
+
+def _model(published: Problem, sites: int, objective: Objective) -> Model:
+    """The model over all viable vectors and all groups of a problem with publishing vertices."""
+    free = free_candidates(sites, objective.exactly)
+    groups = groups_of(published) if objective.gains_by_groups else ()
+    return model_of(published, free, objective, groups, objective.memory)
 
 
 def _least(
@@ -118,8 +128,8 @@ def _schedules(named: Iterable[tuple[str, Schedules]]) -> Iterator[Schedules]:
     return (schedules for _, schedules in named)
 
 
-def rivals(problem: Problem, sites: int, objective: Objective) -> dict[str, float]:
-    """The cost of each strategy that applies to a problem, by its name.
+def rivals(problem: Problem, sites: int, objective: Objective) -> Iterator[tuple[str, Schedules]]:
+    """The choices of the strategies that apply to a problem, by name.
 
     Only strategies that fit the memory and use every site are admitted, as `eindecomp` does
     when it compares its choice with them.
@@ -129,17 +139,14 @@ def rivals(problem: Problem, sites: int, objective: Objective) -> dict[str, floa
         sites: p, the number of sites.
         objective: The objective to minimise.
     """
-    published = problem.published
-    candidates = (
-        *_published(problem, sites, objective),
-        *_by_labels(problem, sites),
-        *named_schedules(problem, sites),
+    candidates = chain(
+        _published(problem, sites, objective),
+        _by_labels(problem, sites),
+        named_schedules(problem, sites),
     )
-    return {
-        name: completed(published, schedules, sites, objective)[1]
-        for name, schedules in candidates
-        if _full(problem, [schedules], sites, objective)
-    }
+    for name, schedules in candidates:
+        if _full(problem, [schedules], sites, objective):
+            yield name, schedules
 
 
 def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedules]:
@@ -171,16 +178,16 @@ def _full(
         for schedules in found
         if all(
             (few < 0 or few <= s.calls * s.copies <= sites)
-            and fits(v, s.vector[None, :], objective.memory)[0]
             and v.disabled.isdisjoint(rules_of(v.roles, s.vector))
             for v, few, s in zip(problem.vertices, least, schedules, strict=True)
         )
+        and all_fit(problem, schedules, objective.memory)
     ]
 
 
 def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
     shared = problem.published
-    model = model_of(shared, free_candidates(sites, objective.exactly, objective.memory), objective)
+    model = _model(shared, sites, objective)
     choice = eliminate(model)
     if choice is None:
         solution = solve(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from functools import reduce
 
@@ -31,7 +31,8 @@ from einsql.ir.functions import REDUCTIONS, Interval
 from einsql.optimizer.rewrite.node_properties import distributed
 from einsql.optimizer.rewrite.rules import Rule
 
-_Path = list[tuple[int, ...]]
+Path = list[tuple[int, ...]]
+"""The parts to join in each step. A step removes its parts, and adds their join at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,17 @@ class _Part:
         return frozenset(x for o in self.operands for x in o.labels)
 
 
-def factor_order(node: EinSum) -> EinSum:
+Choose = Callable[[tuple[frozenset[str], ...], EinSum], Path]
+"""Returns the path along which parts with some labels are joined, for a node over all of them."""
+
+
+def factor_order(node: EinSum, choose: Choose | None = None) -> EinSum:
     """Splits a reduction of a product of three or more operands into binary steps.
 
     Every output must be ⊕ of a chain of a ⊗ that distributes over it, each factor reading
-    one operand. The order is opt_einsum's for the label extents. A condition is applied in
-    the first step that has all labels and values it reads; the result of that step then has
-    PRESENT.
+    one operand. The order is opt_einsum's for the label extents, or `choose`'s. A condition is
+    applied in the first step that has all labels and values it reads; the result of that step
+    then has PRESENT.
 
     Exactness: partial results are rounded separately. If data contain infinities or NaN, the
     order decides whether inf - inf or 0 · inf occurs. Integers are reordered only if no
@@ -82,7 +87,7 @@ def factor_order(node: EinSum) -> EinSum:
     known = [t for t in terms if t is not None]
     if len(known) < len(terms) or not _is_exact(node, known):
         return node
-    plan = _Plan(node, known)
+    plan = _Plan(node, known, choose or shortest_path)
     if len(plan.parts) < 3:
         return node
     new = plan.run()
@@ -148,8 +153,8 @@ def _is_exact(node: EinSum, terms: list[_Terms]) -> bool:
 class _Plan:
     """Parts, with the conditions and factors that are not applied yet."""
 
-    def __init__(self, node: EinSum, terms: list[_Terms]) -> None:
-        self.node = node
+    def __init__(self, node: EinSum, terms: list[_Terms], choose: Choose) -> None:
+        self.node, self.choose = node, choose
         self.terms = terms
         self.waiting = list(conjuncts(node.guard))
         self.loose = {t.output.name: [f for f in t.factors if not operands_of(f)] for t in terms}
@@ -162,7 +167,7 @@ class _Plan:
         otherwise the next step does it at no cost.
         """
         parts = [self._reduced(p, [q for q in self.parts if q is not p]) for p in self.parts]
-        for step in _path([p.labels for p in parts], self.node)[:-1]:
+        for step in self.choose(tuple(p.labels for p in parts), self.node)[:-1]:
             chosen = [parts[n] for n in step]
             parts = [p for n, p in enumerate(parts) if n not in step]
             parts.append(self._reduced(self._merged(chosen, parts), parts))
@@ -315,12 +320,12 @@ def _chain(t: _Terms, found: list[Expr]) -> Expr:
     return reduce(lambda a, b: Call(t.fn or "", (a, b), t.output.dtype), parts)
 
 
-def _path(parts: list[frozenset[str]], node: EinSum) -> _Path:
-    """The parts to join in each step, in opt_einsum's numbers."""
+def shortest_path(parts: Sequence[frozenset[str]], node: EinSum) -> Path:
+    """The parts to join in each step, in opt_einsum's numbers: the path with few operations."""
     from opt_einsum import paths  # 60 ms, and few statements join three operands
 
     sizes = {a.label: max(1, a.extent) for a in node.axes}
-    return list(paths.auto(parts, frozenset(node.keys), sizes, None))
+    return list(paths.auto(list(parts), frozenset(node.keys), sizes, None))
 
 
 FACTOR_ORDER = Rule(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Roots
 from einsql.optimizer.rewrite.canonical_order import CANONICAL_ORDER
 from einsql.optimizer.rewrite.computed_keys import SOLVE_KEYS
-from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
+from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER, Choose, factor_order
 from einsql.optimizer.rewrite.cse import SHARE
 from einsql.optimizer.rewrite.domain_bounds import NARROW_AXES, PUSH_BOUNDS, UNIFY_LABELS
 from einsql.optimizer.rewrite.filters import PULL_FILTER, PUSH_FILTER
@@ -95,6 +96,40 @@ GROUP_NODES = Rule(
 
 RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules))
 """Every rule once, in the order of its first run."""
+
+
+def reordered(
+    optimized: Optimized,
+    choose: Choose,
+    *,
+    disabled: frozenset[str] = frozenset(),
+    sited: bool = False,
+) -> Optimized:
+    """Runs the stages from the first contraction order on again, with other orders.
+
+    Args:
+        optimized: A graph and its trace, in which FACTOR_ORDER fired.
+        choose: Returns the order of each node that is split.
+        disabled: As in `run_stages`.
+        sited: As in `run_stages`.
+
+    Raises:
+        InternalError: A rule left a malformed graph behind.
+    """
+    first = next(n for n, s in enumerate(optimized.trace) if s.rule is FACTOR_ORDER)
+    names = [stage.name for stage in STAGES]
+    run = _Run(disabled, None)
+    roots = optimized.trace[first].old
+    for stage in STAGES[names.index("order") :]:
+        if (sited or not stage.sited) and not stage.alone:
+            rules = tuple(_ordering(choose) if r is FACTOR_ORDER else r for r in stage.rules)
+            roots = run.stage(replace(stage, rules=rules), roots)
+    return Optimized(roots, (*optimized.trace[:first], *run.trace))
+
+
+def _ordering(choose: Choose) -> Rule:
+    """FACTOR_ORDER with other orders."""
+    return replace(FACTOR_ORDER, node=lambda node: factor_order(node, choose))
 
 
 def run_stages(

@@ -6,6 +6,8 @@ step's time is that of its busiest site.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from einsql.core.boxes import extents
@@ -26,11 +28,9 @@ from einsql.ir.spmd.program import (
     tuple_bytes,
 )
 from einsql.optimizer.decomposition.problem import renames
+from einsql.optimizer.decomposition.seconds import CACHED
 from einsql.optimizer.placement.traffic import Traffic, completing, exchanged
 from einsql.optimizer.rewrite.node_properties import is_total
-
-CACHED = 3
-"""The speed-up of reads and writes of data in a cache of the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class StepCosts:
         """Steps whose tiles are never stored."""
         self._begun = {n for t in program.together for n in t.steps[:-1]}
         """Local steps that run in place of another one."""
+        self._groups = {t.steps[-1]: t.steps for t in program.together}
 
     def traffic(self, n: int) -> Traffic:
         """The traffic of a step between sites, in bytes."""
@@ -171,11 +172,34 @@ class StepCosts:
         return total[0], total[1]
 
     def largest(self, n: int, step: Local) -> int:
-        """Bytes of the largest cell; a merged cell also receives a tile from its group."""
+        """Bytes of the largest cell; a merged cell also receives a tile from its group.
+
+        The last step of a group has the tiles of all its steps.
+        """
+        if n in self._groups:
+            return int(self._group_bytes(self._groups[n]).max(initial=0))
         total, _ = self._cell_bytes(n, step)
         if step.partial:
             total = total + self._elements(step.tiles) * state_bytes(step.node)
         return int(total.max(initial=0))
+
+    def _group_bytes(self, steps: Sequence[int]) -> np.ndarray:
+        """Bytes of each cell of a group: the tiles that it reads, each once, and that it stores."""
+        total = np.zeros(len(self.program.steps[steps[-1]].tiles.boxes))
+        read: set[object] = set()
+        for n in steps:
+            step = self.program.steps[n]
+            assert isinstance(step, Local)
+            if n not in self._hidden:
+                width = 2 * state_bytes(step.node) if step.partial else tuple_bytes(step.node)
+                total += self._elements(step.tiles) * width
+            for o, source, pick in zip(step.node.operands, step.operands, step.picks, strict=True):
+                key = source, pick.tobytes()
+                if source not in self._hidden and key not in read:
+                    read.add(key)
+                    tiles = self._elements(self.program.steps[source].tiles)[pick]
+                    total += tiles * tuple_bytes(o.source)
+        return total
 
     def _elements(self, tiles: Tiles) -> np.ndarray:
         return memoized(self._volumes, id(tiles), lambda: tiles.volumes.astype(np.float64))

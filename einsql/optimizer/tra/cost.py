@@ -56,6 +56,11 @@ class Weights:
     beta: float = 0.001
 
     @classmethod
+    def of_bytes(cls) -> Weights:
+        """The weights of `SET cost = 'bytes'`: computation only decides between equal plans."""
+        return cls(1.0, 1e-12)
+
+    @classmethod
     def in_seconds(cls, machine: Machine) -> Weights:
         """The weights by a machine's rates for DOUBLE: the measure of `SET cost = 'seconds'`."""
         return cls(8 / machine.network, 1 / machine.flops_double)
