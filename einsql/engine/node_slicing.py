@@ -19,12 +19,14 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.sparse_matrix import Sparse
 from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
-from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.partial_states import merges, with_state
 
 COPIES = 2
 """Copies of an operand that a kernel makes: converted, and in another order."""
 STATE = 17
 """Greatest size in bytes of an element's running values: a value, an extreme value, a flag."""
+SORTED = 32
+"""Bytes for each value of a holistic reduction: the value, its group, and sorted copies of both."""
 PLACES = 24
 """Bytes that a gather takes for each element: the position and the value."""
 WIDE = 256
@@ -70,6 +72,7 @@ class Footprint:
         self._reads = tuple(self._all_reads(operands))
         self._fields = sum(f.dtype.numpy.itemsize for f in node.schema.fields)
         self._sums = sum(o.reduction is not None for o in with_state(node).outputs)
+        self._sorted = 0 if merges(node) else SORTED
 
     @cached_property
     def result(self) -> int:
@@ -86,6 +89,7 @@ class Footprint:
             if read.far:
                 elements = min(elements, points)
             total += ceil(COPIES * read.nbytes * elements)
+        total += points * self._sorted
         keys = prod(extents[k] for k in self.node.keys)
         total += keys * self._fields
         if self._sums:
@@ -192,7 +196,7 @@ def cut(footprint: Footprint, most: int) -> Cut:
     # Points beyond a computed label's bounds do not exist, so only a reduction may cut one.
     if any(o.reduction is None for o in node.outputs):
         keys = [k for k in keys if k not in footprint.derived]
-    reduced = [x for x in node.reduced if x not in footprint.derived]
+    reduced = [x for x in node.reduced if x not in footprint.derived] if merges(node) else []
     for labels, floor in ((keys, WIDE), (reduced, WIDE), (keys, 1), (reduced, 1)):
         while needed > most:
             tried = [

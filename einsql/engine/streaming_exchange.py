@@ -36,7 +36,7 @@ import numpy as np
 from einsql.core.boxes import common, extents, volumes
 from einsql.core.records import dataclass
 from einsql.engine.routes import Moves
-from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.partial_states import merges, with_state
 from einsql.ir.spmd.program import Exchange, Local, Program, reads
 
 PIECE = 2**22
@@ -178,7 +178,7 @@ def _shares(
     cut = {x for a, x in enumerate(labels) if (boxes[:, a] != tile[a]).any()}
     if not cut <= set(step.labels):
         return None  # read through an expression
-    if not cut <= set(step.node.keys) and step.node.is_elementwise:
+    if not cut <= set(step.node.keys) and (step.node.is_elementwise or not merges(step.node)):
         return None
     shares = []
     for box in boxes:

@@ -12,9 +12,12 @@ import numpy as np
 from einsql.core.lazy_module import lazy_modules
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
-from einsql.ir.einsum.conditional_outputs import beside
+from einsql.ir.einsum.conditional_outputs import always, beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
+from einsql.ir.einsum.partial_states import is_holistic, merges
 from einsql.ir.einsum.reasons import Reason
+from einsql.ir.einsum.states import has_states, point_merges, state_name
+from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
@@ -26,21 +29,21 @@ from einsql.kernels.matmul.contraction import (
     is_contraction,
 )
 from einsql.kernels.matmul.match import product_of, refused_product
-from einsql.kernels.scalars import failure_of
+from einsql.kernels.scalars import failure_of, opaque_functions
 from einsql.kernels.tiers import Tiered
 from einsql.kernels.vectorized.views import VIEWS
 
 if TYPE_CHECKING:
     from einsql.kernels import convolutions, packed, segments, sparse
     from einsql.kernels.matmul import ranged
-    from einsql.kernels.vectorized import rare_extremes, running, vector
+    from einsql.kernels.vectorized import holistic, rare_extremes, running, vector
 else:  # loaded when a node needs one of these modules
     convolutions, packed, segments, sparse = lazy_modules(
         "einsql.kernels", "convolutions", "packed", "segments", "sparse"
     )
     (ranged,) = lazy_modules("einsql.kernels.matmul", "ranged")
-    rare_extremes, running, vector = lazy_modules(
-        "einsql.kernels.vectorized", "rare_extremes", "running", "vector"
+    holistic, rare_extremes, running, vector = lazy_modules(
+        "einsql.kernels.vectorized", "holistic", "rare_extremes", "running", "vector"
     )
 
 SMALL = 1 << 16
@@ -61,7 +64,8 @@ A call that may raise counts five times because of its branches.
 
 def _length(node: EinSum) -> int:
     """The approximate length of the source for the node's expressions, in calls."""
-    calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
+    roots = [*exprs(node), *point_merges(node)]
+    calls = [e for root in roots for e in subexpressions(root) if isinstance(e, Call)]
     return len(calls) + 4 * sum(failure_of(e) is not None for e in calls)
 
 
@@ -71,6 +75,12 @@ def _match_sparse(node: EinSum, jit: str = "wait") -> Runner | None:
     return sparse.compile_sparse(
         node, lambda part: compile_node(part, jit).run, lambda: _compile_whole(node, jit).run
     )
+
+
+def _match_sort(node: EinSum, jit: str = "wait") -> Runner | None:
+    if not all(map(is_holistic, node.outputs)):
+        return None
+    return holistic.compile_holistic(node, lambda part: compile_node(part, jit))
 
 
 def _match_running(node: EinSum, jit: str = "wait") -> Runner | None:
@@ -91,6 +101,12 @@ def _computes_labels(node: EinSum) -> bool:
     return any(a.define is not None for a in node.axes)
 
 
+SORT = Kernel(
+    "sort",
+    "reductions that need all values of a group sort the values of all groups",
+    lambda node: _match_sort(node),
+    takes_half=True,
+)
 WINDOWS = Kernel(
     "windows",
     "a float product of an operand read through affine labels is register tiles",
@@ -129,6 +145,7 @@ LOOPS = Kernel(
 
 KERNELS: tuple[Kernel, ...] = (
     VIEWS,
+    SORT,
     RUNNING,
     SPARSE,
     CONTRACTION,
@@ -153,6 +170,9 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
     Raises:
         InternalError: No kernel supports the node.
     """
+    functions = opaque_functions(node)
+    if functions:
+        return _compile_opaque(always(node), functions)
     compiled = _chosen(node, jit)
     if not compiled.calls_blas:
         refusal = refused_product(node)
@@ -163,15 +183,33 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
     return replace(compiled, run=Tiered(compiled.run, lambda: _chosen(node, "never").run))
 
 
+def _compile_opaque(node: EinSum, functions: Sequence[str]) -> CompiledNode[Runner]:
+    """Compiles a node with Python functions, which have no code for kernels."""
+    part = sparse.narrowed(node) if _reads_sparse(node) else None
+    run = vector.compile_vector(node if part is None else part)
+    if part is not None:
+        run = sparse.over_parts(node, run)
+    names = " and ".join(map(shown_name, functions))
+    what = "is a Python function" if len(functions) == 1 else "are Python functions"
+    compiled = VECTOR.compiled(node, run)
+    return replace(compiled, reason=Reason("no kernel", (f"{names} {what}",)))
+
+
 def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
     if any(map(beside, node.outputs)):
         return rare_extremes.compile_rare_extremes(node, lambda part: compile_node(part, jit))
+    if not merges(node):
+        return _sorted(node, jit)
     within_limits = _ranged(node, jit)
     if within_limits is not None:
         return within_limits
     runs = _match(replace(RUNNING, match=lambda part: _match_running(part, jit)), node, jit)
     if runs is not None:
         return runs
+    if has_states(node):
+        apart = _apart(node.outputs)
+        if len(apart) > 1:
+            return _combined([_compile(replace(node, outputs=g), jit) for g in apart])
     contractions = [
         o
         for o in node.outputs
@@ -182,6 +220,23 @@ def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
         return _compile(node, jit)
     groups = [(o,) for o in contractions] + ([rest] if rest else [])
     return _combined([_compile(replace(node, outputs=g), jit) for g in groups])
+
+
+def _sorted(node: EinSum, jit: str) -> CompiledNode[Runner]:
+    """Compiles holistic reductions, and the node's other outputs."""
+    sorts = tuple(o for o in node.outputs if is_holistic(o))
+    rest = tuple(o for o in node.outputs if o not in sorts)
+    kernel = replace(SORT, match=lambda part: _match_sort(part, jit))
+    compiled = _first((kernel,), replace(node, outputs=sorts), jit)
+    if not rest:
+        return compiled
+    return _combined([compiled, compile_node(replace(node, outputs=rest), jit)])
+
+
+def _apart(outputs: Sequence[Output]) -> list[tuple[Output, ...]]:
+    """The outputs of states and the others: states are merged in lanes, which others are not."""
+    states = tuple(o for o in outputs if state_name(o) is not None)
+    return [g for g in (states, tuple(o for o in outputs if o not in states)) if g]
 
 
 def _ranged(node: EinSum, jit: str) -> CompiledNode[Runner] | None:

@@ -60,7 +60,7 @@ def run_einsum(
         text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
         operands: One array for each term; axes of length 1 stretch as in NumPy.
         combine: The name of the scalar function ⊗, or of one that CREATE FUNCTION defines.
-        reduce: The name of the reduction ⊕.
+        reduce: The name of the aggregate ⊕, or of one that CREATE AGGREGATE defines.
 
     Returns:
         A new array; empty sums are 0, see `Algebra.empty`.
@@ -84,7 +84,8 @@ def run_einsum(
 def _evaluate(ctx: Context, text: str, operands: Sequence[object], algebra: Algebra) -> np.ndarray:
     held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
     forms = tuple((h.schema.shape, h.schema.values[0].dtype, h.fields.is_sparse) for h in held)
-    version = 0 if algebra.function is None else ctx.store.names
+    is_users = algebra.function is not None or algebra.aggregate is not None
+    version = ctx.store.names if is_users else 0
     by = algebra.combine, algebra.reduce, version
     key = ("einsum", text, by, forms, ctx.settings.float_math, ctx.settings.jit)
     planned = ctx.plans.get(key)

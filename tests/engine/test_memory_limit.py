@@ -41,8 +41,12 @@ STATEMENTS = [
     "SELECT i // 7 AS b, j, AVG(val) AS val FROM x GROUP BY i // 7, j",
     "SELECT a.i, SUM(a.val * b.val) AS s FROM x a JOIN x b ON b.i = a.i + 3 AND b.j = a.j "
     "WHERE a.val > -2 GROUP BY a.i",
+    "SELECT i, MEDIAN(val) AS m, COUNT(DISTINCT val) AS n, LAST(val) AS l FROM x GROUP BY i",
+    "SELECT g.val, j, MEDIAN(x.val) FILTER (WHERE x.val > 0) AS m, MODE(x.val) AS o "
+    "FROM x JOIN g ON g.i = x.i GROUP BY g.val, j",
 ]
-"""Products, other semirings, maps, softmax, sums of all, segments, gathers, sparse ones, shifts."""
+"""Products, other semirings, maps, softmax, sums of all, segments, gathers, sparse ones, shifts,
+quantiles."""
 
 
 def connection(dtype: type, **config: object) -> einsql.Connection:

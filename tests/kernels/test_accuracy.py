@@ -212,7 +212,7 @@ INDEXED: dict[str, tuple[Callable[[Array, Array, DType], Case], int, DType]] = {
     "many segments": (by_key(40_000, 2), SHORT, D),
     "windows": (windows, SHORT, F),
 }
-NO_SUMS = {"view"}
+NO_SUMS = {"view", "sort"}
 """Kernels that only move elements, or compute each by itself."""
 
 

@@ -143,7 +143,12 @@ EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
     SEGMENTS.name: (segments(), sample(12, 30)),
     "loops": (products(), 3),  # has a test file of its own
 }
-OWN = {"running": "test_running.py", "sparse": "test_sparse.py", "packed": "test_packed.py"}
+OWN = {
+    "running": "test_running.py",
+    "sparse": "test_sparse.py",
+    "packed": "test_packed.py",
+    "sort": "test_holistic.py",
+}
 """Kernels whose nodes are too large or too special for a strategy here, and their tests."""
 
 

@@ -240,6 +240,17 @@ def hoisting() -> EinSum:
     return einsum("ij,j->ij", rows, tensor("column", (0, 4)), value=call("div", D, val(0), root))
 
 
+def factoring() -> EinSum:
+    """A product with exponentials of weights, which every column would compute again."""
+    columns = tensor("columns", (0, 4), (0, 16))
+    return einsum("ik,kj->ij", X, columns, value=times(SQUARED, val(1)), reduction="sum")
+
+
+def repeating() -> EinSum:
+    """Sums of rows, for each element of a row."""
+    return einsum("ij,ik->ij", X, Y, value=val(1), reduction="sum")
+
+
 EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fold-constants": folding,
     "narrow-axes": narrowing,
@@ -255,6 +266,8 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "share": sharing,
     "canonical-order": swapping,
     "hoist-invariants": hoisting,
+    "hoist-factors": factoring,
+    "narrow-keys": repeating,
     "split-quotients": dividing,
     "solve-keys": solving,
     "split-labels": splitting,
@@ -332,6 +345,7 @@ def test_rules_fire_on_random_graphs() -> None:
         pulling,
         hoisting,
         weighting,
+        factoring,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)

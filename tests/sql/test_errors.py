@@ -84,7 +84,7 @@ CASES = [
     ("SELECT DISTINCT i FROM x", "DISTINCT is outside", ""),
     ("SELECT a.i FROM x a LEFT JOIN x b USING (i)", "LEFT JOIN is outside", ""),
     ("SELECT i FROM x UNION SELECT i FROM x", "UNION is outside", ""),
-    ("SELECT COUNT(DISTINCT val) FROM x", "DISTINCT", ""),
+    ("SELECT VARIANCE(DISTINCT val) FROM x", "DISTINCT", ""),
     ("SELECT val, COUNT(*) FROM x GROUP BY val", "GROUP BY of a FLOAT", "val"),
     ("SELECT SUM(val) OVER (ORDER BY val) FROM x", "ORDER BY a value that is no key", ""),
     ("SELECT i FROM x WHERE val IN (SELECT val FROM x)", "IN with a subquery", ""),

@@ -110,7 +110,7 @@ REFUSED = [
     ("n << 2", "outside"), ("n >> 2", "outside"), ("EVEN(d)", "no function"), ("n!", "Syntax"),
     ("FACTORIAL(n)", "outside"), ("GAMMA(d)", "no function"), ("DIV(n, 2)", "outside|Syntax"),
     ("EXTRACT(year FROM n)", "outside"), ("COT(d)", "outside"), ("n || y", "outside"),
-    ("n = ANY(y)", "outside"), ("n[1]", "outside"), ("ANY_VALUE(n)", "outside"),
+    ("n = ANY(y)", "outside"), ("n[1]", "outside"), ("LIST(n)", "outside"),
     ("(n, y)", "outside"),
 ]  # fmt: skip
 

@@ -15,8 +15,10 @@ from einsql.core.bfloat16 import stored
 from einsql.core.schema import PRESENT, valid
 from einsql.engine.step import Measure, Step
 from einsql.errors import DataError, NotSupportedError
+from einsql.ir.einsum.evaluation import wide
 from einsql.ir.einsum.graph import EinSum, Node, walk
-from einsql.ir.einsum.interpreter import evaluate, wide
+from einsql.ir.einsum.interpreter import evaluate
+from einsql.ir.einsum.partial_states import merges
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.interpreter import evaluate_physical
 from einsql.ir.tra import plan as ra
@@ -46,8 +48,11 @@ def random_parts(root: Node, pick: Random) -> dict[EinSum, dict[str, int]]:
 
 
 def _parts(node: EinSum, pick: Random) -> dict[str, int]:
+    whole = () if merges(node) else node.reduced
     parts = {
-        a.label: pick.randint(1, max(1, min(3, a.extent))) for a in node.axes if a.define is None
+        a.label: pick.randint(1, max(1, min(3, a.extent))) if a.label not in whole else 1
+        for a in node.axes
+        if a.define is None
     }
     while prod(parts.values()) > CALLS:
         parts[pick.choice(list(parts))] = 1

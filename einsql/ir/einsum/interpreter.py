@@ -13,18 +13,14 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
-from einsql.errors import DataError, InternalError
-from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Node, Param, Value, walk
-from einsql.ir.functions import REDUCTIONS, SCALARS, less
-from einsql.ir.functions.casts import evaluated, failure_of
+from einsql.errors import DataError
+from einsql.ir.einsum.evaluation import expression_value, wide
+from einsql.ir.einsum.graph import EinSum, Expr, Label, Node, Value, walk
+from einsql.ir.einsum.states import merged_fields, state_of
+from einsql.ir.functions import REDUCTIONS, SCALARS, Reduction, less
 
 Fields = dict[str, np.ndarray]
 """A relation's fields by name, each with one axis per key of its schema."""
-
-
-def wide(dtype: DType) -> DType:
-    """The type in which the interpreter computes."""
-    return DType.DOUBLE if dtype.is_float else dtype
 
 
 def evaluate(root: Node, inputs: Mapping[str, Mapping[str, np.ndarray]]) -> Fields:
@@ -78,33 +74,11 @@ def evaluate_node(node: EinSum, operands: list[Fields]) -> Fields:
         index = tuple(grid[lab] - k.lo for lab, k in zip(operand.labels, keys, strict=True))
         return np.asarray(operands[v.operand][v.field][index])
 
-    def value(e: Expr, mask: np.ndarray) -> np.ndarray:
-        match e:
-            case Const():
-                return np.asarray(e.value, dtype=wide(e.dtype).numpy)
-            case Label():
-                return grid[e.name]
-            case Value():
-                return field(e)
-            case Call():
-                return apply(e, mask)
-            case Param():
-                raise InternalError("A node reads a parameter without a ParameterInput")
+    def leaf(e: Label | Value) -> np.ndarray:
+        return grid[e.name] if isinstance(e, Label) else field(e)
 
-    def apply(e: Call, mask: np.ndarray) -> np.ndarray:
-        if e.fn in ("and", "or", "if"):  # the right-hand sides are evaluated only where needed
-            first = value(e.args[0], mask)
-            then = mask & (first if e.fn != "or" else ~first)
-            args = [first, value(e.args[1], then)]
-            if e.fn == "if":
-                args.append(value(e.args[2], mask & ~first))
-        else:
-            args = [value(a, mask) for a in e.args]
-        source = e.args[0].dtype
-        failure = failure_of(e.fn, source if e.fn == "cast" else wide(source), e.dtype)
-        if failure is not None and np.any(failure.numpy(*args) & mask):
-            raise DataError(failure.reason)
-        return np.asarray(evaluated(e.fn, args, wide(e.dtype)))
+    def value(e: Expr, mask: np.ndarray) -> np.ndarray:
+        return expression_value(e, leaf, mask)
 
     exists = np.ones(shape, dtype=bool)
     for a in node.axes:
@@ -159,9 +133,13 @@ def reduce_axes(
     front = [a.transpose([*gone, *kept]) for a in (*args, mask)]
     tail = tuple(mask.shape[n] for n in kept)
     rows = [a.reshape(-1, *tail) if a.size else np.empty((0, *tail), a.dtype) for a in front]
+    if reduction.fields:
+        return _reduced_state(name, rows, tail)
     running = np.full(tail, reduction.identity(dtype), dtype=dtype.numpy)
     if reduction.better is not None:
         return _pick(rows, running, name)
+    if reduction.holistic is not None:
+        return _of_groups(rows, running, reduction)
     monoid = SCALARS[reduction.monoid or ""]
     failure = monoid.fails.get(dtype)
     for new, on in zip(rows[0], rows[1], strict=True):
@@ -169,6 +147,16 @@ def reduce_axes(
         if failure is not None and np.any(failure.numpy(running, new) & on):
             raise DataError(failure.reason)
         running = np.where(on, monoid.numpy(running, new), running)
+    return running
+
+
+def _of_groups(rows: list[np.ndarray], running: np.ndarray, reduction: Reduction) -> np.ndarray:
+    assert reduction.holistic is not None
+    values, *constants, mask = rows
+    for at in np.ndindex(running.shape):
+        group = np.sort(values[:, *at][mask[:, *at]])
+        if group.size:
+            running[at] = reduction.holistic(group, *(c.flat[0] for c in constants))
     return running
 
 
@@ -183,3 +171,13 @@ def _pick(rows: list[np.ndarray], running: np.ndarray, name: str) -> np.ndarray:
         best = np.where(take, new, best)
         seen |= on
     return running
+
+
+def _reduced_state(name: str, rows: list[np.ndarray], tail: tuple[int, ...]) -> np.ndarray:
+    """Merges the states of the selected rows, one after another in order."""
+    state = state_of(name)
+    running = tuple(np.full(tail, f.start, wide(f.dtype).numpy) for f in state.fields)
+    for *new, on in zip(*rows, strict=True):
+        merged = merged_fields(state, running, new, on, widened=True)
+        running = tuple(np.where(on, m, r) for m, r in zip(merged, running, strict=True))
+    return running[REDUCTIONS[name].place]

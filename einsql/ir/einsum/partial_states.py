@@ -14,9 +14,20 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.conditional_outputs import always
 from einsql.ir.einsum.graph import TRUE, EinSum, Output
+from einsql.ir.einsum.states import define, merged_fields, state_of
 from einsql.ir.functions import REDUCTIONS, SCALARS, less
 
 State = tuple[np.ndarray, ...]
+
+
+def is_holistic(o: Output) -> bool:
+    """True for a reduction without states that merge, which needs all values of a group at once."""
+    return o.reduction is not None and REDUCTIONS[o.reduction].holistic is not None
+
+
+def merges(node: EinSum) -> bool:
+    """True if the results of parts of the reduced labels can be merged, for every output."""
+    return not any(map(is_holistic, node.outputs))
 
 
 def best_of(name: str) -> str:
@@ -30,13 +41,21 @@ def some_of(name: str) -> str:
 
 
 def with_state(node: EinSum) -> EinSum:
-    """The node with the additional outputs for merging: the extreme value of each pair.
+    """The node with the additional outputs for merging: all fields of each state.
 
     A part does not have the sums of other parts, so every conditional output is computed.
     """
     node = always(node)
     extra: list[Output] = []
+    names = {o.name for o in node.outputs}
     for o in node.outputs:
+        if o.reduction is not None and REDUCTIONS[o.reduction].fields:
+            state = state_of(o.reduction)
+            every = zip(state_fields(o.name, o.reduction), state.fields, define(state), strict=True)
+            for name, f, reduction in every:
+                if name not in names:
+                    names.add(name)
+                    extra.append(replace(o, name=name, dtype=f.dtype, reduction=reduction))
         if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
             value = o.args[1]
             extreme = "min" if o.reduction == "arg_min" else "max"
@@ -46,8 +65,13 @@ def with_state(node: EinSum) -> EinSum:
 
 
 def state_fields(name: str, reduction: str) -> tuple[str, ...]:
-    """The fields that are merged together with a field, its own first."""
-    return (name, best_of(name), some_of(name)) if reduction in _PAIRS else (name,)
+    """The fields that are merged together with a field: a pair's own first, a state's in order."""
+    if reduction in _PAIRS:
+        return name, best_of(name), some_of(name)
+    if fields := REDUCTIONS[reduction].fields:
+        state = name.removesuffix(f".{fields[REDUCTIONS[reduction].place]}")
+        return tuple(f"{state}.{f}" for f in fields)
+    return (name,)
 
 
 def merged_state(reduction: str, dtype: DType, old: State, new: State) -> State:
@@ -64,8 +88,10 @@ def merged_state(reduction: str, dtype: DType, old: State, new: State) -> State:
     """
     if reduction in _PAIRS:
         return _PAIRS[reduction](old, new)
+    if REDUCTIONS[reduction].fields:
+        return merged_fields(state_of(reduction), old, new)
     monoid = REDUCTIONS[reduction].monoid
-    assert monoid is not None  # all others are in _PAIRS
+    assert monoid is not None  # all others have several fields
     function = SCALARS[monoid]
     failure = function.fails.get(dtype)
     if failure is not None and np.any(failure.numpy(old[0], new[0])):

@@ -10,22 +10,38 @@ from typing import Any
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.functions.derivatives import PointDerivative, of_extreme, of_product, of_sum
+from einsql.ir.functions.holistic import (
+    count_distinct,
+    mode,
+    quantile_cont,
+    quantile_disc,
+    sum_distinct,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A commutative, associative reduction with an identity.
+    """An associative reduction with an identity, commutative unless its state is ordered.
 
     ARG_MIN and ARG_MAX contribute (argument, value) pairs and keep the argument of the
     extreme value, among equal values the least argument. Only they have `better`.
 
+    A holistic reduction is a function of all values of a group, and has no states that merge.
+
     Attributes:
         identity: The initial running value for an output type, which is the value of empty groups.
-        monoid: The scalar function that combines two running values, or None for pairs.
+        monoid: The scalar function that combines two running values; None for pairs, states and
+            holistic reductions.
         better: For pairs, the comparison `better(new, old)` that replaces the running pair.
         idempotent: Whether a value merged with itself is the same value.
+        holistic: For holistic reductions, the function of the sorted values of a group, and of
+            the constants.
+        constants: The number of constants that follow the value, as the fraction of a quantile.
         over: The scalar functions that distribute over this reduction, as `mul` does
             over SUM: x·(a + b) = x·a + x·b.
+        fields: The fields of a state of several fields (see `einsql.ir.einsum.states`), whose
+            values a point contributes.
+        place: The position of the field to which the output is reduced.
         derivative: The adjoint of a point's contribution, or the reason why there is none.
     """
 
@@ -35,12 +51,16 @@ class Reduction:
     better: str | None = None
     idempotent: bool = False
     over: frozenset[str] = frozenset()
+    fields: tuple[str, ...] = ()
+    place: int = 0
+    holistic: Callable[..., Any] | None = None
+    constants: int = 0
     derivative: PointDerivative | str = field(kw_only=True)
 
     @property
     def arity(self) -> int:
         """The number of expressions that a point contributes."""
-        return 1 if self.better is None else 2
+        return len(self.fields) or (1 if self.better is None else 2) + self.constants
 
 
 def _extremes(dtype: DType) -> tuple[Any, Any]:
@@ -53,6 +73,8 @@ def _extremes(dtype: DType) -> tuple[Any, Any]:
 _LOGIC = "a truth value has none"
 _BITS = "bits have none"
 _CHOICE = "which argument is chosen jumps from one to another"
+_ORDER = "which values it reads jumps from some to others"
+_DISTINCT = "which values are distinct jumps"
 _EXTREMES = frozenset({"add", "greatest", "least"})
 REDUCTIONS: dict[str, Reduction] = {
     r.name: r
@@ -114,6 +136,18 @@ REDUCTIONS: dict[str, Reduction] = {
         Reduction(
             "arg_max", lambda t: 0, better="less({1}, {0})", idempotent=True, derivative=_CHOICE
         ),
+        Reduction(
+            "quantile_cont", lambda t: 0, holistic=quantile_cont, constants=1, derivative=_ORDER
+        ),
+        Reduction(
+            "quantile_disc", lambda t: 0, holistic=quantile_disc, constants=1, derivative=_ORDER
+        ),
+        Reduction("mode", lambda t: 0, holistic=mode, derivative=_ORDER),
+        Reduction("count_distinct", lambda t: 0, holistic=count_distinct, derivative=_DISTINCT),
+        Reduction("sum_distinct", lambda t: 0, holistic=sum_distinct, derivative=_DISTINCT),
     )
 }
-"""Base reductions, to which the binder reduces AVG, VARIANCE, COUNT and LOGSUMEXP."""
+"""Base reductions, to which the binder reduces AVG, VARIANCE, COUNT and LOGSUMEXP.
+
+`einsql.ir.einsum.states.define` adds those of the user's aggregates.
+"""

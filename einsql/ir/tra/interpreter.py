@@ -16,8 +16,9 @@ from einsql.core.dag import bottom_up
 from einsql.core.mappings import grouped
 from einsql.core.schema import Field
 from einsql.ir.einsum.cells import cell_node, sized
+from einsql.ir.einsum.evaluation import wide
 from einsql.ir.einsum.graph import EinSum, Expr
-from einsql.ir.einsum.interpreter import Fields, evaluate_node, wide
+from einsql.ir.einsum.interpreter import Fields, evaluate_node
 from einsql.ir.einsum.partial_states import merged_state, state_fields
 from einsql.ir.tra import plan as tra
 from einsql.ir.tra.block_schema import BlockSchema, Domain, KeyTuple, cut_dims, over_keys

@@ -10,6 +10,8 @@ import numpy as np
 
 from einsql.core.schema import DType, Key, Schema
 from einsql.ir.einsum.graph import EinSum, Input, Operand, exprs, subexpressions
+from einsql.ir.einsum.partial_states import merges
+from einsql.ir.einsum.states import has_states
 from einsql.kernels.cuda.device import is_shortage, with_room
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
@@ -18,7 +20,7 @@ from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import CompiledNode, Tick, no_progress
 from einsql.kernels.registry import compile_node
-from einsql.kernels.scalars import values_of
+from einsql.kernels.scalars import opaque_functions, values_of
 from einsql.kernels.vectorized.views import plan_views
 
 Handles = Mapping[str, Handle]
@@ -27,7 +29,7 @@ Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]
 TYPES = frozenset(
     DType(x) for x in ("BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE")
 )
-"""Types that device kernels support; nodes with other types run on the CPU."""
+"""Types that device kernels support; nodes with other types, and with states, run on the CPU."""
 TEMPORARY = 2
 """Ratio of an array's bytes during its use to its own bytes: operands may be copied to another
 order, and running values are as wide as DOUBLE."""
@@ -58,7 +60,8 @@ def compile_on_device(
     if views is not None:
         fields = frozenset(o.name for o in node.outputs)
         return CompiledNode("cuda view", views, fields)
-    if not TYPES.issuperset(_types(node)):
+    special = opaque_functions(node) or has_states(node)
+    if special or not TYPES.issuperset(_types(node)):
         return _on_processor(node, memory, jit)
     name, compute = _compute(node, memory, precision, least)
     if compute is None:
@@ -70,6 +73,8 @@ def compile_on_device(
 def _compute(
     node: EinSum, memory: Memory, precision: str, least: int
 ) -> tuple[str, Compute | None]:
+    if not merges(node):
+        return "", None
     product = compile_product(node, memory.device, precision)
     if product is not None:
         return "cuda gemm", product

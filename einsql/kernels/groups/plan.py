@@ -9,6 +9,8 @@ from math import prod
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, exprs
+from einsql.ir.einsum.partial_states import merges
+from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, is_product, members
 from einsql.kernels.groups.orders import nearest, orders
@@ -21,7 +23,7 @@ from einsql.kernels.groups.weights import (
 )
 from einsql.kernels.loops.loop_nest import Nest, plan_nest, weight
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.scalars import values_of
+from einsql.kernels.scalars import opaque_functions, values_of
 
 IN_CACHE = 2**19
 """Greatest bytes of a block's values, so that they stay in the L2 cache."""
@@ -151,6 +153,11 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
     """
     if any(a.extent == 0 for n in nodes for a in n.axes):
         return "there are no points"
+    if not all(map(merges, nodes)):
+        return "a reduction needs all values of a group"
+    functions = opaque_functions(*nodes)
+    if functions:
+        return f"{shown_name(functions[0])} is a Python function"
     classes = classify(nodes)
     if classes is None:
         return "a result is read by other keys than it is written"

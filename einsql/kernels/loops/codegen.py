@@ -16,9 +16,9 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, EinSum, Output
 from einsql.ir.einsum.intervals import interval
+from einsql.ir.einsum.states import state_of
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.loops.expressions import (
-    CARRIERS,
     ROUND,
     STORED,
     Program,
@@ -29,8 +29,9 @@ from einsql.kernels.loops.expressions import (
     typed,
 )
 from einsql.kernels.loops.loop_nest import Mode, Nest, expensive, plan_nest
-from einsql.kernels.loops.quotients import Wraps
+from einsql.kernels.loops.states import States, is_state, state_cells
 from einsql.kernels.loops.strips import (
+    added,
     folded,
     folded_rows,
     jammed,
@@ -89,10 +90,12 @@ def accumulator(o: Output) -> DType:
 def state(o: Output, nest: Nest | None = None) -> tuple[DType, ...]:
     """Types of an output's running values.
 
-    A pair has the argument, its value, and a flag that is set once a point was selected. A DOUBLE
-    sum in memory has the sum and its rounding error. Where rows of running values are added to
-    each other, the sum of the last terms precedes them.
+    A state has its fields. A pair has the argument, its value, and a flag that is set once a point
+    was selected. A DOUBLE sum in memory has the sum and its rounding error. Where rows of running
+    values are added to each other, the sum of the last terms precedes them.
     """
+    if is_state(o):
+        return tuple(f.dtype for f in state_of(o.reduction or "").fields)
     if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
         return (o.dtype, o.args[1].dtype, DType.BOOLEAN)
     if not is_compensated(o, nest):
@@ -115,7 +118,7 @@ def compensated(total: np.ndarray, lost: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(total), total + lost, total)
 
 
-class Writer(Wraps):
+class Writer(States):
     """Writes the kernel: reductions, stores and the surrounding text."""
 
     def write(self) -> Program:
@@ -128,9 +131,10 @@ class Writer(Wraps):
             if o.reduction is None:
                 cell = f"o{n}[{self.result_index(self.depth)}]"
                 self.emit(f"{cell} = {stored(o.dtype, self.converted(o.args[0], o.dtype))}")
-            else:
+            elif self.owner[n] == n:
                 self.reduce(n, o, o.reduction)
         self.finish_reductions()
+        self.prepare_merges()
         self.out.source = self.assemble()
         return self.out
 
@@ -138,7 +142,7 @@ class Writer(Wraps):
 
     def start_reductions(self) -> None:
         """Initializes the running values at the level that encloses the reduced loops."""
-        reduced = [(n, o) for n, o in enumerate(self.node.outputs) if o.reduction is not None]
+        reduced = self.running()
         if self.row_sums:
             with self.outside(self.reduced_from):
                 self.emit("since = 0")
@@ -166,8 +170,11 @@ class Writer(Wraps):
     def reduce(self, n: int, o: Output, reduction: str) -> None:
         """Accumulates a point into the running values of output `n`."""
         at = self.cell()
-        test = None if o.where == TRUE else self.value(o.where)
         row = self.nest.mode is Mode.ROW
+        if n in self.laws:
+            self.merge_point(n, o, at, row)
+            return
+        test = None if o.where == TRUE else self.value(o.where)
         branch = any(map(self.fails if row else self.postponed, o.args))
         if test is not None and (branch or (len(o.args) == 2 and not row)):
             self.emit(f"if {test}:")
@@ -338,6 +345,8 @@ class Writer(Wraps):
         for n, o in enumerate(self.node.outputs):
             if o.reduction is None:
                 continue
+            if self.nest.carry and self.owner[n] != n:
+                continue
             if self.nest.carry:
                 at = self.result_index(self.at)
                 after += [f"o_{c}[{at}] = {self.final(n, o, c)}" for c, _, _ in cells(n, o)]
@@ -347,11 +356,17 @@ class Writer(Wraps):
                 after.append(f"{pad}if s{n}{cell} < {lo} or s{n}{cell} > {hi}:")
                 reason = SCALARS[REDUCTIONS[o.reduction].monoid or ""].fails[o.dtype].reason
                 after.append(f"{pad}    bad |= {self.bit(reason)}")
-            done = self.final(n, o, f"s{n}{cell}")
+            done = self.final(n, o, f"{self.run_of(n, o)}{cell}")
             if accumulator(o) is DType.DOUBLE and o.dtype in ROUND:
                 done = ROUND[o.dtype].format(done)
             at = self.result_index(self.depth if row else self.at)
             after.append(f"{pad}o{n}[{at}] = {stored(o.dtype, typed(o.dtype, done))}")
+
+    def run_of(self, n: int, o: Output) -> str:
+        """The running value that becomes output `n`."""
+        if is_state(o):
+            return f"s{self.owner[n]}_{REDUCTIONS[o.reduction or ''].place}"
+        return f"s{n}"
 
     def final(self, n: int, o: Output, cell: str) -> str:
         """Source of the final value of a running value."""
@@ -386,26 +401,22 @@ class Writer(Wraps):
             dtype, place = self.node.operands[operand].source.schema.dtype(name), next(places)
             body.append(f"a{n} = operand(p[{place}], np.{STORED[dtype]})")
             addresses.append(f"p[{place}]")
-        row: list[str] = []
-        rooms: list[str] = []
         part = count(1)
         for n, o in enumerate(self.node.outputs):
             if o.reduction is None or not self.nest.keeps_state:
                 body.append(f"o{n} = result(p[{next(places)}], np.{STORED[o.dtype]}, {next(part)})")
-            else:
+            elif self.owner[n] == n:
                 prefix = "o_" if self.nest.carry else ""
                 body += [
                     f"{prefix}{name} = result(p[{next(places)}], np.{memory(dtype)}, {next(part)})"
                     for name, dtype, _ in cells(n, o, self.nest)
                 ]
-            if self.nest.mode is Mode.ROW and o.reduction is not None:
-                for name, dtype, _ in cells(n, o, self.nest):
-                    rooms.append(f"room{len(rooms)}")
-                    row.append(f"{rooms[-1]} = borrow(8 * width)")
-                    row.append(f"{name} = at({rooms[-1]}, np.{_numpy(dtype)})")
-        body.append("bad = np.int64(0)")
+        rows = [c for n, o in self.running() for c in cells(n, o, self.nest)]
+        body += ["bad = np.int64(0)", *self.slice_merge]
         if self.nest.mode is Mode.ROW:
-            body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *row]
+            body.append(f"width = e{self.depth - 1} - b{self.depth - 1}")
+        rooms, borrowing = self.rooms(rows, part)
+        body += borrowing
         lines = [f"    {line}" for line in body]
         inner = self.before[self.depth]
         outer = self.before[self.depth - 1] if self.depth > 1 else []
@@ -438,9 +449,7 @@ class Writer(Wraps):
         ends = ("v", "g") if self.row_sums else (f"b{n}", f"e{n}")
         if terms > 1:
             running = [
-                f"{name}{self.cell()}"
-                for m, o in enumerate(self.node.outputs)
-                for name, _, _ in cells(m, o)
+                f"{name}{self.cell()}" for m, o in self.running() for name, _, _ in cells(m, o)
             ]
             loop = jammed(n + 1, ends, outer, inner, running, terms)
         else:
@@ -456,6 +465,8 @@ class Writer(Wraps):
         sums = [n for n, o in enumerate(self.node.outputs) if self.folds(o)]
         if sums:
             return folded(n, ends, body, sums, self.sizes)
+        if self.lanes > 1:
+            return self.in_lanes_of_states(ends, body)
         body = [*body, *self.after[self.depth]]
         return streamed(n, ends, body, self.sizes)
 
@@ -470,6 +481,8 @@ class Writer(Wraps):
 
 def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType, str]]:
     """The name, type and initial value of each running value of output `n`."""
+    if is_state(o):
+        return state_cells(n, o)
     entry = REDUCTIONS[o.reduction or ""]
     types = state(o, nest)
     first = literal(types[0], entry.identity(o.dtype))
@@ -480,19 +493,6 @@ def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType,
     return [(f"s{n}", types[0], first), *rest]
 
 
-def added(total: str, lost: str, term: str) -> list[str]:
-    """Adds a term to a sum, and the rounding error of the addition to another sum."""
-    return [
-        f"y = {total} + {term}",
-        f"{lost} += rounded_off({total}, {term}, y)",
-        f"{total} = y",
-    ]
-
-
 def read(cell: str, dtype: DType) -> str:
     """Source that reads a running value from memory, where a BOOLEAN is a byte."""
     return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
-
-
-def _numpy(dtype: DType) -> str:
-    return "bool_" if dtype is DType.BOOLEAN else CARRIERS[dtype]

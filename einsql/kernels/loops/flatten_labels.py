@@ -16,6 +16,7 @@ import numpy as np
 
 from einsql.core.schema import Key, Schema
 from einsql.ir.einsum.graph import Axis, EinSum, Input, Label, Operand, exprs, subexpressions
+from einsql.ir.einsum.states import has_order
 from einsql.kernels.kernel import Arrays, Runner, Tick
 
 Runs = tuple[tuple[str, ...], ...]
@@ -71,6 +72,8 @@ def _pairs(node: EinSum) -> set[tuple[str, str]]:
             if (a.lo, a.hi) != (key.lo, key.hi) or o.labels.count(label) > 1:
                 free.discard(label)
     places = [o.labels for o in node.operands] + [node.keys]
+    if has_order(node):  # the order of the points stays
+        places.append(node.reduced)
     beside = [set(pairwise(labels)) for labels in places]
     return {
         pair

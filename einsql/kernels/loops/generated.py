@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import prod
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Const, EinSum, Output
+from einsql.ir.einsum.states import has_states, owners, state_of
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
@@ -98,6 +100,7 @@ class Loops:
 
     def __init__(self, node: EinSum, nest: Nest | None = None, near: bool = True) -> None:
         self.node, self.near = node, near
+        self.owner = owners(node.outputs)
         self.far: Loops | None = None
         self.nest = plan_nest(node, alone=True) if nest is None else nest
         self.axes = {a.label: a for a in node.axes}
@@ -147,12 +150,15 @@ class Loops:
         kernel = layout.kernel
         if kernel is None:
             kernel = layout.kernel = compile_cache.load(layout.program.source, tick)
-        results = [self.allocate(o) for o in node.outputs]
+        results = [self.allocate(n, o) for n, o in enumerate(node.outputs)]
         numbers = layout.numbers.copy()
         first = len(numbers) - len(arrays) - sum(map(len, results))
         written = [r for result in results for r in result]
         numbers[first:] = [a.ctypes.data for a in chain(arrays, written)]
         failed = self.call(kernel, numbers, written, tick, parts)
+        if not failed and self.boxes.slices > 1 and has_states(node):
+            numbers[:2] = -self.boxes.slices, prod(self.shape)
+            failed = kernel(numbers)
         reasons = layout.program.reasons
         if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
             if self.far is None:
@@ -160,9 +166,7 @@ class Loops:
             return self.far.run(operands, tick, parts)
         if failed:
             raise first_error(reasons, failed)
-        return {
-            o.name: self._finish(o, result) for o, result in zip(node.outputs, results, strict=True)
-        }
+        return {o.name: self._finish(n, o, results) for n, o in enumerate(node.outputs)}
 
     def call(
         self,
@@ -246,7 +250,9 @@ class Loops:
         numbers = [0] * (2 * len(self.nest.loops))
         numbers += [self._argument(p, strides) for p in program.params]
         numbers += [bits(c) for c in program.constants]
-        numbers += [0] * (len(self.sources) + sum(len(self._kinds(o)) for o in self.node.outputs))
+        numbers += [0] * (
+            len(self.sources) + sum(len(self._kinds(n, o)) for n, o in enumerate(self.node.outputs))
+        )
         return _Layout(strided_sources, program, np.array(numbers, np.int64))
 
     def program(self, strided: frozenset[tuple[int, str]]) -> Program:
@@ -261,23 +267,34 @@ class Loops:
     def _argument(self, p: Argument, strides: list[dict[str, int]]) -> int:
         return strides[p.array][p.label] if p.role is Role.STRIDE else p.of_node(self.node)
 
-    def _kinds(self, o: Output) -> list[np.dtype]:
+    def _kinds(self, number: int, o: Output) -> list[np.dtype]:
         if o.reduction is None or not self.nest.keeps_state:
             return [o.dtype.numpy]
+        if self.owner[number] != number:
+            return []
         return [_carrier(t) for t in state(o, self.nest)]
 
-    def allocate(self, o: Output) -> list[np.ndarray]:
-        """Allocates the arrays that a kernel writes for an output: running values or the result."""
+    def allocate(self, number: int, o: Output) -> list[np.ndarray]:
+        """Allocates the arrays that a kernel writes for an output: running values or the result.
+
+        An output of a state whose running values another output has needs none.
+        """
         if o.reduction is None or not self.nest.keeps_state:
             return [starting(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
-        shape = (self.boxes.slices, *self.shape)
+        shape, kinds = (self.boxes.slices, *self.shape), self._kinds(number, o)
+        if REDUCTIONS[o.reduction].fields:
+            fields = state_of(o.reduction).fields[: len(kinds)]
+            return [np.full(shape, f.start, t) for f, t in zip(fields, kinds, strict=True)]
         start = REDUCTIONS[o.reduction].identity(o.dtype)
-        first, *rest = self._kinds(o)
+        first, *rest = kinds
         return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
 
-    def _finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
+    def _finish(self, number: int, o: Output, results: Sequence[list[np.ndarray]]) -> np.ndarray:
+        result = results[number]
         if o.reduction is None or not self.nest.keeps_state:
             return result[0]
+        if REDUCTIONS[o.reduction].fields:  # the kernel has merged the slices
+            return results[self.owner[number]][REDUCTIONS[o.reduction].place][0, ...]
         if is_compensated(o, self.nest):
             result = [compensated(*result[-2:])]
         values = merge(o, result)[0]

@@ -11,6 +11,7 @@ from math import ceil, prod
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.states import has_order
 from einsql.kernels.loops.loop_nest import STRIP, Mode, Nest, weight
 from einsql.kernels.runtime import thread_pool
 
@@ -110,7 +111,10 @@ def cut(node: EinSum, nest: Nest) -> Cut:
         groups = prod(p for p, k in zip(parts, kept, strict=True) if k)
         reduced = [n for n, k in enumerate(kept) if not k]
         values = prod(node.schema.shape) * len(node.outputs)
+        in_order = has_order(node)
         sliced = max(reduced, key=extent.__getitem__, default=0)
+        if in_order:  # an outer loop must be cut completely before an inner one
+            sliced = next((n for n in reduced if extent[n] > 1), sliced)
         if reduced and groups < pieces:
             most = max(1, SLICED // values if nest.carry else workers * (8 * values < prod(extent)))
             slices = min(extent[sliced], ceil(pieces / groups), most)
@@ -123,6 +127,8 @@ def cut(node: EinSum, nest: Nest) -> Cut:
             else:
                 parts[n] = more = min(extent[n], wanted)
             wanted = ceil(wanted / more)
+            if in_order and parts[n] < extent[n]:
+                break
     return Cut(
         extent=tuple(extent),
         parts=tuple(parts),

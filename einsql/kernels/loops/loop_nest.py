@@ -18,6 +18,7 @@ from einsql.ir.einsum.graph import (
     operands_of,
     subexpressions,
 )
+from einsql.ir.einsum.states import has_order, has_states, point_merges, state_name
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.scalars import bounds_of, calls_of, derived_axes, fails, labels_read
 
@@ -31,6 +32,8 @@ LONG = 4096
 """Work per key, in cheap operations, from which the merge of running values is negligible."""
 LONG_ROW, BEYOND_CACHE = 2**11, 2**19
 """Least points of the innermost loop and of all loops for which memory is requested ahead."""
+LANES = 32
+"""Running states of a long innermost loop over a reduced label, which are merged after it."""
 LEAST_PIECE = 24
 """Average points of a piece of the innermost loop from which one division per piece pays."""
 _LIBRARY_CALL = 12  # a cosine against an addition
@@ -64,6 +67,7 @@ class Nest:
             can be cut into several calls.
         scatters: Whether the keys of a point are computed, so that neighbours have any keys.
         reads_ahead: Whether the innermost loop requests memory before it reads it.
+        lanes: The number of running states in the innermost loop; 1 unless it is long and reduced.
     """
 
     loops: tuple[str, ...]
@@ -72,6 +76,7 @@ class Nest:
     carry: bool
     scatters: bool = False
     reads_ahead: bool = False
+    lanes: int = 1
 
     @property
     def keeps_state(self) -> bool:
@@ -94,7 +99,7 @@ def expensive(expr: Expr) -> bool:
 
 def weight(node: EinSum) -> int:
     """Approximate work per point, in cheap operations."""
-    return 1 + sum(map(_cost, calls_of(*exprs(node))))
+    return 1 + sum(map(_cost, calls_of(*exprs(node), *point_merges(node))))
 
 
 def _cost(e: Call) -> int:
@@ -126,7 +131,11 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
         alone: Whether all threads are to run it, and may keep state for that.
     """
     nest = _ordered(node, alone)
-    long = bool(nest.loops) and node.axis(nest.loops[-1]).extent >= LONG_ROW
+    extent = node.axis(nest.loops[-1]).extent if nest.loops else 0
+    chained = nest.mode is Mode.REGISTERS and len(nest.loops) > nest.kept
+    if chained and extent >= 4 * LANES and has_states(node):
+        return replace(nest, lanes=LANES)
+    long = extent >= LONG_ROW
     waits = node.points >= BEYOND_CACHE and not any(map(expensive, exprs(node)))
     return replace(nest, reads_ahead=True) if long and waits else nest
 
@@ -140,7 +149,8 @@ def _ordered(node: EinSum, alone: bool) -> Nest:
     if not kept and not gone:
         return Nest(loops=(), kept=0, mode=Mode.REGISTERS, carry=False)
 
-    inner = min([*reversed(kept), *reversed(gone)], key=lambda x: _cost_inside(node, x, decided))
+    last = gone[-1:] if has_order(node) else [*reversed(gone)]
+    inner = min([*reversed(kept), *last], key=lambda x: _cost_inside(node, x, decided))
     reduced_work = prod(extent[x] for x in gone) * weight(node)
     if gone and _scatters(node, decided, set(kept)):
         loops = [x for x in (*kept, *gone) if x != inner] + [inner]
@@ -202,7 +212,10 @@ def _cost_inside(node: EinSum, label: str, decided: dict[str, frozenset[str]]) -
         last = label == node.keys[-1]
         cost += sum(1 if last else 3 if o.reduction else 6 for o in node.outputs)
     else:
-        cost += sum(_chain(o.reduction, o.dtype.is_float) for o in node.outputs)
+        states = {x for x in map(state_name, node.outputs) if x is not None}
+        others = (o for o in node.outputs if state_name(o) is None)
+        cost += sum(_chain(o.reduction, o.dtype.is_float) for o in others)
+        cost += len(states) * (1 if node.axis(label).extent >= 4 * LANES else 3)
     free = {x for s in decided.values() for x in s}
     for e in (e for e in calls_of(*exprs(node)) if _cost(e) > 1):
         read = {f for x in labels_read(node, e) for f in decided[x]}

@@ -205,6 +205,15 @@ def _request(n: int, array: str, before: str, sizes: Mapping[str, int], strip: i
     ]
 
 
+def added(total: str, lost: str, term: str) -> list[str]:
+    """Adds a term to a sum, and the rounding error of the addition to another sum."""
+    return [
+        f"y = {total} + {term}",
+        f"{lost} += rounded_off({total}, {term}, y)",
+        f"{total} = y",
+    ]
+
+
 def folded_rows(ends: Ends, loop: Sequence[str], fold: Sequence[str]) -> list[str]:
     """Writes a loop over rows that are added to each other, with a sum per strip.
 

@@ -24,24 +24,28 @@ FOREVER = 2**62
 class Tile:
     """The computation of a register tile; generated source spells it out.
 
-    Expressions are `("a", n)`, `("b", n)` and `("c", n)` for columns, `("const", n)` for arguments,
-    `("literal", kind, value)`, and `(function, kind, argument, …)` where the kind is that of
-    the result.
+    Expressions are `("a", n)`, `("b", n)` and `("c", n)` for columns, `("old", n)` for running
+    values, `("number", kind)` for the number of the term, `("const", n)` for arguments,
+    `("literal", kind, value)`, and `(function, kind, argument, …)` where the kind is that of the
+    result.
 
     Attributes:
         rows, lanes: How many rows and columns of the result.
         a, b, c: Kinds of the packed values of each side, and of those packed tile by tile.
         consts: Kinds of the literals that are arguments.
-        term: The term of the reduction.
+        term: The term of the reduction; for a state the first of its `merge`.
         where: The condition that selects points, or None.
         tame: Whether no NaN can occur.
         fma: Whether the processor multiplies and adds in one instruction.
-        reduction: Of `ir.functions.REDUCTIONS`.
+        reduction: Of `ir.functions.REDUCTIONS`, or "state" for one of several fields.
         run: Kind of the running values in registers.
         state: Kind of the running values in memory.
         ordered: Whether running floats are integers of the same order.
         start: The initial running value, as an element of kind `run`.
         block: How many terms are combined in registers before they meet those in memory.
+        merge: The fields of a state with one more term.
+        fields: The kind and the initial value of each field of a state.
+        number: The kind of the term's number in `merge`; empty if it is not read.
     """
 
     rows: int
@@ -60,6 +64,9 @@ class Tile:
     ordered: bool = False
     start: float = 0
     block: int = FOREVER
+    merge: tuple[tuple[Any, ...], ...] = ()
+    fields: tuple[tuple[str, float], ...] = ()
+    number: str = ""
 
     @property
     def is_pair(self) -> bool:
@@ -69,6 +76,8 @@ class Tile:
     @property
     def runs(self) -> tuple[str, ...]:
         """Kinds of all running values in registers."""
+        if self.fields:
+            return tuple(kind for kind, _ in self.fields)
         number = ("i64" if SIZES[self.run] == 8 else "i32",)
         return (self.run, *number) if self.is_pair else (self.run,)
 
@@ -76,6 +85,13 @@ class Tile:
     def states(self) -> tuple[str, ...]:
         """Kinds of all running values in memory."""
         return self.state, *self.runs[1:]
+
+    @property
+    def starts(self) -> tuple[float, ...]:
+        """The initial running values."""
+        if self.fields:
+            return tuple(start for _, start in self.fields)
+        return (self.start, *[0] * (len(self.runs) - 1))
 
     @property
     def packed(self) -> dict[str, tuple[str, ...]]:

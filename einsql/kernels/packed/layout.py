@@ -19,6 +19,8 @@ AREA = 1024
 TERMS = 2
 """Terms of an element from which packing pays."""
 ROWS, COLUMNS, BOTH = "a", "b", "c"
+OLD = "old"
+"""The side of running values, which are in registers."""
 
 Cube = np.ndarray
 """An operand's field as `[batch, row or column, term]`, with extent 1 for missing groups.

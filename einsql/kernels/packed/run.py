@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import ceil, isnan, prod
 
 import numpy as np
@@ -12,6 +13,7 @@ from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
+from einsql.ir.einsum.states import owners, point_merges, state_name, state_of
 from einsql.ir.functions import SCALARS
 from einsql.kernels.compiler.cpu_features import machine
 from einsql.kernels.kernel import Arrays, Runner, Tick, share
@@ -30,6 +32,7 @@ from einsql.kernels.packed.layout import (
     label_cube,
 )
 from einsql.kernels.packed.source import NUMPY, Leaf, Program, Variant, generate
+from einsql.kernels.packed.states import ranges_of_state
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.scalars import bounds_of
@@ -51,12 +54,32 @@ SMALL_PIECE = 2**22
 def compile_packed(node: EinSum) -> Runner | None:
     """Matches a node; see `einsql.kernels.packed.compile_packed`."""
     parts = []
-    for o in node.outputs:
-        packed = _match(node, o)
-        if packed is None:
-            return None
-        parts.append(packed)
+    own = owners(node.outputs)
+    for n, o in enumerate(node.outputs):
+        if own[n] == n:
+            of = [x for m, x in enumerate(node.outputs) if own[m] == n]
+            packed = _match(node, o) if state_name(o) is None else _match_state(node, of)
+            if packed is None:
+                return None
+            parts.append(packed)
     return _Packed(node, parts).run
+
+
+def _match_state(node: EinSum, outputs: Sequence[Output]) -> _Part | None:
+    """The columns of the outputs of a state; None if packing does not support it."""
+    first = outputs[0]
+    layout, state = find_layout(node, None), state_of(first.reduction or "")
+    if layout is None or (state.ordered and layout.terms != node.reduced):
+        return None
+    merges = point_merges(replace(node, outputs=(first,)))
+    where = conj(node.guard, first.where)
+    number = Label(layout.terms[0]) if len(layout.terms) == 1 else None
+    columns = Columns(node, layout, fields=tuple(f.name for f in state.fields), number=number)
+    if not all(map(columns.take, merges)) or not (where == TRUE or columns.take(where)):
+        return None
+    if not (columns.sides[ROWS] and columns.sides[COLUMNS]):
+        return None
+    return _Part(node, outputs, merges, None if where == TRUE else where, columns)
 
 
 def _match(node: EinSum, o: Output) -> _Part | None:
@@ -80,7 +103,7 @@ def _match(node: EinSum, o: Output) -> _Part | None:
         return None
     if not (columns.sides[ROWS] and columns.sides[COLUMNS]):
         return None
-    return _Part(node, o, None if where == TRUE else where, columns)
+    return _Part(node, (o,), o.args[-1:], None if where == TRUE else where, columns)
 
 
 class _Packed:
@@ -94,7 +117,7 @@ class _Packed:
             values = part.run(operands, share(tick, n, len(self.parts)))
             if values is None:
                 return self.fall_back()(operands, tick)
-            fields[part.output.name] = values
+            fields |= values
         return fields
 
     def fall_back(self) -> Runner:
@@ -104,13 +127,36 @@ class _Packed:
 
 
 class _Part:
-    def __init__(self, node: EinSum, o: Output, where: Expr | None, columns: Columns) -> None:
-        self.node, self.output, self.where, self.columns = node, o, where, columns
+    """An output, or the outputs of a state, with the terms that are reduced.
+
+    Args:
+        node: The node.
+        outputs: The outputs.
+        terms: The term of the output, or all fields of the state merged with one.
+        where: The condition that selects points, or None.
+        columns: The columns of both sides.
+    """
+
+    def __init__(
+        self,
+        node: EinSum,
+        outputs: Sequence[Output],
+        terms: Sequence[Expr],
+        where: Expr | None,
+        columns: Columns,
+    ) -> None:
+        self.node, self.outputs, self.where, self.columns = node, outputs, where, columns
+        self.output = o = outputs[0]
+        self.terms = terms
+        self.state = state_of(o.reduction or "") if columns.fields else None
         self.layout: Layout = columns.layout
-        self.exprs = [o.args[-1], *([] if where is None else [where])]
+        self.exprs = [*terms, *([] if where is None else [where])]
         self.leaves = list(
             dict.fromkeys(
-                x for e in self.exprs for x in subexpressions(e) if isinstance(x, Value | Label)
+                x
+                for e in self.exprs
+                for x in subexpressions(e)
+                if isinstance(x, Label) or (isinstance(x, Value) and x.operand >= 0)
             )
         )
         self.cubes: dict[Leaf, Callable[[np.ndarray], np.ndarray]] = {
@@ -120,8 +166,7 @@ class _Part:
         bounds = bounds_of(node)
         factors = factors_of(columns, o, where)
         self.product = None if factors is None else FactorProduct(self.layout, factors, bounds)
-        plain = Ranges(node, {})
-        self.term = plain.of(o.args[-1])
+        plain = self.ranges({})
         for e in self.exprs:
             plain.of(e)
         self.floats_matter = compares(columns, o) or (
@@ -129,8 +174,14 @@ class _Part:
         )
         self.integers_matter = plain.raises or not plain.narrow
 
-    def run(self, operands: Sequence[Arrays], tick: Tick) -> np.ndarray | None:
-        """The output's values, or None if integers may overflow."""
+    def ranges(self, leaves: dict[Expr, Range]) -> Ranges:
+        """The ranges of expressions from those of the operands."""
+        if self.state is not None:
+            leaves = leaves | ranges_of_state(self.node, self.state, self.terms, leaves)
+        return Ranges(self.node, leaves)
+
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray] | None:
+        """The outputs' values, or None if integers may overflow."""
         arrays: dict[Leaf, np.ndarray] = {}
         for x in self.leaves:
             if isinstance(x, Value):
@@ -146,12 +197,12 @@ class _Part:
         if self.product is not None and exact is not None:
             _, view, result = self.allocate(np.dtype(np.int64))
             self.product.run(arrays, exact, view, tick)
-            return self.finish(result)
-        result, wild = self.compute(variant, arrays, tick)
+            return {self.output.name: self.finish(result)}
+        results, wild = self.compute(variant, arrays, tick)
         if wild:  # a partial sum may have exceeded FLOAT, or a value is NaN
             careful = Variant(variant.narrow, variant.tame, True, variant.small)
-            result, _ = self.compute(careful, arrays, tick)
-        return self.finish(result)
+            results, _ = self.compute(careful, arrays, tick)
+        return {o.name: self.finish(r) for o, r in zip(self.outputs, results, strict=True)}
 
     def variant(self, arrays: dict[Leaf, np.ndarray]) -> tuple[Variant, int] | None:
         """The variant for the data, and a bound of the magnitude of terms of integer sums.
@@ -165,8 +216,8 @@ class _Part:
                 or (x.dtype.is_integer and self.integers_matter)
             ):
                 scanned[x] = scan(values)
-        ranges = Ranges(self.node, scanned)
-        term = ranges.of(self.output.args[-1])
+        ranges = self.ranges(scanned)
+        term = ranges.of(self.terms[0])
         for e in self.exprs:
             ranges.of(e)
         if ranges.raises:
@@ -178,12 +229,14 @@ class _Part:
                 return None
             small = ranges.narrow and most * 256 < 2**31
         tame = not any(r.nan for r in ranges.known.values())
-        return Variant(ranges.narrow, tame, small=small), most
+        # Vectors of one length have elements of one size.
+        narrow = ranges.narrow and (self.state is None or not _any_double(self.exprs))
+        return Variant(narrow, tame, small=small), most
 
     def compute(
         self, variant: Variant, arrays: dict[Leaf, np.ndarray], tick: Tick
-    ) -> tuple[np.ndarray, bool]:
-        """The result in the order of the node's keys, and whether a sum is not finite."""
+    ) -> tuple[list[np.ndarray], bool]:
+        """The results in the order of the node's keys, and whether a sum is not finite."""
         terms, output = self.layout.sizes[3], self.output
         if terms <= LONGEST or output.reduction != "sum" or output.dtype is not DType.DOUBLE:
             return self.compute_terms(variant, arrays, terms, tick)
@@ -192,10 +245,10 @@ class _Part:
             count = min(LONGEST, terms - start)
             part = {x: self.terms_of(x, cube, start, count) for x, cube in arrays.items()}
             done = share(tick, start // LONGEST, -(-terms // LONGEST))
-            sums, _ = self.compute_terms(variant, part, count, done)
+            (sums,), _ = self.compute_terms(variant, part, count, done)
             total = RunningSum(sums) if total is None else total.add(sums)
         assert total is not None
-        return total.result(), False
+        return [total.result()], False
 
     def terms_of(self, leaf: Leaf, cube: Cube, start: int, count: int) -> Cube:
         if cube.shape[2] == 1 or self.columns.own(leaf) == BOTH:
@@ -204,12 +257,12 @@ class _Part:
 
     def compute_terms(
         self, variant: Variant, arrays: dict[Leaf, np.ndarray], terms: int, tick: Tick
-    ) -> tuple[np.ndarray, bool]:
+    ) -> tuple[list[np.ndarray], bool]:
         """The same as `compute` for all terms at once."""
         program = self.programs.get(variant)
         if program is None:
             program = self.programs[variant] = generate(
-                self.columns, self.output, self.where, variant, machine()
+                self.columns, self.outputs, self.terms, self.where, variant, machine()
             )
         kernel = compile_cache.load(program.source, tick)
         flats, strides = [], []
@@ -217,9 +270,12 @@ class _Part:
             flat, steps = flatten(arrays[leaf], leaf.dtype)
             flats.append(flat)
             strides += steps
-        dtype = np.dtype(np.bool_ if program.out == "boolean" else program.out)
-        array, view, result = self.allocate(dtype)
-        flat_out, goal = array.reshape(-1), [s // dtype.itemsize for s in view.strides]
+        dtypes = [np.dtype(np.bool_ if out == "boolean" else out) for out in program.out]
+        arrays_out, views, results = zip(*map(self.allocate, dtypes), strict=True)
+        flat_out = [a.reshape(-1) for a in arrays_out]
+        goal = [s // dtypes[0].itemsize for s in views[0].strides]
+        number = self.columns.number
+        base = 0 if number is None else self.node.axis(number.name).lo
         flag = np.zeros(1, np.int64)
         free: list[Scratch] = []
         extent = self.layout.sizes[:3]
@@ -232,12 +288,12 @@ class _Part:
             except IndexError:
                 scratch = Scratch(program, *largest)
             ends = [end for part in piece for end in (part.start, part.stop)]
-            p = np.array([*ends, terms, *goal, *strides, *scratch.addresses], np.int64)
-            kernel(p, flag, *flats, *scratch.arrays, flat_out, *program.consts, 1.0)
+            p = np.array([*ends, terms, *goal, base, *strides, *scratch.addresses], np.int64)
+            kernel(p, flag, *flats, *scratch.arrays, *flat_out, *program.consts, 1.0)
             free.append(scratch)
 
         thread_pool.run(work, slices(extent, parts), prod(parts), tick)
-        return result, bool(flag[0])
+        return list(results), bool(flag[0])
 
     def allocate(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Allocates an array in C order; returns it, its cube, and its view in key order."""
@@ -255,6 +311,8 @@ class _Part:
 
     def finish(self, result: np.ndarray) -> np.ndarray:
         o, lay = self.output, self.layout
+        if self.state is not None:
+            return result
         if (o.reduction or "").startswith("arg_"):
             axis = self.node.axis(lay.terms[0])
             inner = lay.size(lay.terms[1:])
@@ -268,6 +326,11 @@ class _Part:
                 raise DataError(SCALARS["add"].fails[o.dtype].reason)
         with np.errstate(over="ignore"):
             return result.astype(o.dtype.numpy, copy=False)
+
+
+def _any_double(exprs: Sequence[Expr]) -> bool:
+    """True if an expression has a part of type DOUBLE."""
+    return any(e.dtype is DType.DOUBLE for root in exprs for e in subexpressions(root))
 
 
 def cut(extent: tuple[int, int, int], points: int, threads: int) -> tuple[int, ...]:

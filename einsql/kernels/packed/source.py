@@ -12,11 +12,13 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Expr, Label, Output, Value
+from einsql.ir.einsum.states import state_of
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.compiler.cpu_features import Machine
 from einsql.kernels.loops.expressions import CARRIERS, Builder
 from einsql.kernels.packed.functions import FOREVER, SIZES, Tile
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
+from einsql.kernels.packed.states import calls_in, number_in, without_nan
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
 
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}
@@ -28,6 +30,8 @@ SLOW_ROWS = 2
 """Rows of a tile whose terms need many registers."""
 
 Leaf = Value | Label
+Store = tuple[int, str, str]
+"""The number of a running value, the type of its result, and source that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Program:
         tile: The register tile.
         consts: The literals that are arguments.
         depth: The number of terms that are packed at a time.
-        out: The type of the results.
+        out: The types of the results.
     """
 
     source: str
@@ -65,24 +69,49 @@ class Program:
     tile: Tile
     consts: tuple[np.generic, ...]
     depth: int
-    out: str
+    out: tuple[str, ...]
 
 
 def generate(
-    columns: Columns, output: Output, where: Expr | None, variant: Variant, machine: Machine
+    columns: Columns,
+    outputs: Sequence[Output],
+    terms: Sequence[Expr],
+    where: Expr | None,
+    variant: Variant,
+    machine: Machine,
 ) -> Program:
-    """Writes the kernel of one output."""
-    running, out, finish = _running(output, where is not None, variant)
+    """Writes the kernel of an output, or of some fields of a state.
+
+    Args:
+        columns: The columns of both sides.
+        outputs: The outputs.
+        terms: The term of the output, or all fields of the state merged with one.
+        where: The condition that selects points, or None.
+        variant: The data-dependent choices.
+        machine: The processor.
+    """
+    spelled = [spell(columns, e, variant.narrow) for e in terms]
+    if columns.fields:
+        if variant.tame:
+            spelled = [without_nan(e, columns.consts) for e in spelled]
+        running, stores = _running_state(outputs, spelled, variant)
+    else:
+        running, out, finish = _running(outputs[0], where is not None, variant)
+        stores = [(-1, out, finish)]
     a, b, c = (
         tuple(kind_of(e.dtype, variant.narrow) for e in exprs) for exprs in columns.sides.values()
     )
     consts = tuple(kind_of(c.dtype, variant.narrow) for c in columns.consts)
     inner = {kind_of(e.dtype, variant.narrow) for e in columns.inside} - {"i8"}
     widest = max(SIZES[k] for k in {running["run"], *inner, *a, *b, *c})
-    pair = running["reduction"].startswith("arg_")
+    count = len(terms) if columns.fields else 1 + running["reduction"].startswith("arg_")
     slow = is_slow(columns)
-    wide = 2 if slow else _wide(machine, machine.width // widest, columns.layout.sizes[2])
-    rows = SLOW_ROWS if slow else _rows(machine, wide, pair, len(columns.inside), len(b))
+    if columns.fields:  # masks stay in one register each
+        wide = 1
+    else:
+        wide = 2 if slow else _wide(machine, machine.width // widest, columns.layout.sizes[2])
+    calls = calls_in(spelled) if columns.fields else len(columns.inside)
+    rows = SLOW_ROWS if slow else _rows(machine, wide, count, calls, len(b))
     tile = Tile(
         rows=rows,
         lanes=wide * machine.width // widest,
@@ -90,7 +119,7 @@ def generate(
         b=b,
         c=c,
         consts=consts,
-        term=spell(columns, output.args[-1], variant.narrow),
+        term=spelled[0],
         where=None if where is None else spell(columns, where, variant.narrow),
         tame=variant.tame,
         fma=machine.fma,
@@ -99,8 +128,9 @@ def generate(
     literals = tuple(
         np.dtype(NUMPY[k]).type(c.value) for c, k in zip(columns.consts, consts, strict=True)
     )
-    program = Program("", (), tile, literals, 256 if widest <= 4 else 128, out)
-    return _Text(columns, program, finish).program()
+    types = tuple(t for _, t, _ in stores)
+    program = Program("", (), tile, literals, 256 if widest <= 4 else 128, types)
+    return _Text(columns, program, stores).program()
 
 
 def _wide(machine: Machine, lanes: int, columns: int) -> int:
@@ -115,10 +145,10 @@ def _wide(machine: Machine, lanes: int, columns: int) -> int:
     return 4 if filled[4] <= 1.1 * filled[2] else 2
 
 
-def _rows(machine: Machine, wide: int, pair: bool, calls: int, columns: int) -> int:
+def _rows(machine: Machine, wide: int, count: int, calls: int, columns: int) -> int:
     """The rows of a tile: the greatest number that leaves registers for the values of a row."""
     room = machine.registers - wide * columns - 4 - 2 * (calls > 3)
-    return max(2, room // (2 * wide if pair else wide))
+    return max(2, room // (count * wide))
 
 
 def _running(o: Output, guarded: bool, v: Variant) -> tuple[dict[str, Any], str, str]:
@@ -150,6 +180,29 @@ def _running(o: Output, guarded: bool, v: Variant) -> tuple[dict[str, Any], str,
     return running, "int64" if pair else out, finish
 
 
+def _running_state(
+    outputs: Sequence[Output], merge: Sequence[tuple[Any, ...]], v: Variant
+) -> tuple[dict[str, Any], list[Store]]:
+    """The fields of `Tile` for a state, and what is stored for each output."""
+    fields = state_of(outputs[0].reduction or "").fields
+    kinds = [kind_of(f.dtype, v.narrow) for f in fields]
+    starts = [
+        int(f.start) if k[0] == "i" else float(f.start) for k, f in zip(kinds, fields, strict=True)
+    ]
+    running = {
+        "reduction": "state",
+        "run": kinds[0],
+        "state": kinds[0],
+        "merge": tuple(merge),
+        "fields": tuple(zip(kinds, starts, strict=True)),
+        "number": number_in(merge),
+    }
+    places = [REDUCTIONS[o.reduction or ""].place for o in outputs]
+    finishes = ["{0} != 0" if o.dtype is DType.BOOLEAN else "{0}" for o in outputs]
+    types = [CARRIERS[o.dtype] for o in outputs]
+    return running, list(zip(places, types, finishes, strict=True))
+
+
 def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
     """The initial value of a running extreme."""
     if exact:
@@ -167,7 +220,7 @@ def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
 
 
 _HEADER = """\
-from math import inf
+from math import inf, nan
 
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.packed.functions import Tile
@@ -181,9 +234,9 @@ from einsql.kernels.runtime.float32_math import cos, log10, power, sin
 
 
 class _Text(Builder):
-    def __init__(self, columns: Columns, program: Program, finish: str) -> None:
+    def __init__(self, columns: Columns, program: Program, stores: Sequence[Store]) -> None:
         super().__init__()
-        self.columns, self.what, self.tile, self.finish = columns, program, program.tile, finish
+        self.columns, self.what, self.tile, self.stores = columns, program, program.tile, stores
         self.leaves: list[Leaf] = []
         self.side = ROWS
 
@@ -219,7 +272,7 @@ class _Text(Builder):
             "        for jr in range(right):",
             "            for ir in range(left):",
             "                tile_ = jr * left + ir",
-            f"                micro(depth, k0 == 0, k0, {', '.join(arguments)}, one)",
+            f"                micro(depth, k0 == 0, base + k0, {', '.join(arguments)}, one)",
             *(f"    {line}" for line in self.storing()),
         ]
         return replace(self.what, source=self.assemble(body), leaves=tuple(self.leaves))
@@ -299,20 +352,26 @@ class _Text(Builder):
     # The kernel --------------------------------------------------------------------
 
     def storing(self) -> list[str]:
-        w, final = self.tile, len(self.tile.states) - 1
+        w = self.tile
         size = w.rows * w.lanes
         check = w.reduction == "sum" and w.run == "f32"
-        value = self.finish.format("v")
-        stored = value if self.what.out == "boolean" else f"np.{self.what.out}({value})"
+        storing: list[str] = []
+        for n, (place, out, finish) in enumerate(self.stores):
+            value = finish.format("v" if n == 0 else f"v{n}")
+            stored = value if out == "boolean" else f"np.{out}({value})"
+            name = "v" if n == 0 else f"v{n}"
+            storing += [
+                f"                {name} = c{place % len(w.states)}[np.uintp(source + j)]",
+                *(["                wild |= v - v != 0"] if check else []),
+                f"                o{n}[np.uintp(goal + j * on)] = {stored}",
+            ]
         return [
             *_tiles(w),
             f"            source = (jr * left + ir) * {size} + i * {w.lanes}",
             f"            goal = b * ob + (m0 + ir * {w.rows} + i) * om"
             f" + (n0 + jr * {w.lanes}) * on",
             "            for j in range(wide):",
-            f"                v = c{final}[np.uintp(source + j)]",
-            *(["                wild |= v - v != 0"] if check else []),
-            f"                o[np.uintp(goal + j * on)] = {stored}",
+            *storing,
         ]
 
     def assemble(self, body: list[str]) -> str:
@@ -320,9 +379,9 @@ class _Text(Builder):
         names, kinds = ["p", "flag"], ["int64[::1]", "int64[::1]"]
         unpack = [
             "b0, b1, m0, m1, n0, n1, terms = p[0], p[1], p[2], p[3], p[4], p[5], p[6]",
-            "ob, om, on = p[7], p[8], p[9]",
+            "ob, om, on, base = p[7], p[8], p[9], p[10]",
         ]
-        at = 10
+        at = 11
         for n, leaf in enumerate(self.leaves):
             names.append(f"x{n}")
             carrier = CARRIERS[leaf.dtype]
@@ -338,8 +397,10 @@ class _Text(Builder):
                 kinds.append(f"{NUMPY[k]}[::1]")
                 unpack.append(f"{address}{n} = p[{at}]")
                 at += 1
-        names += ["o", *(f"q{n}" for n in range(len(w.consts))), "one"]
-        kinds += [f"{self.what.out}[::1]", *(NUMPY[k] for k in w.consts), "float64"]
+        names += [f"o{n}" for n in range(len(self.stores))]
+        kinds += [f"{out}[::1]" for out in self.what.out]
+        names += [*(f"q{n}" for n in range(len(w.consts))), "one"]
+        kinds += [*(NUMPY[k] for k in w.consts), "float64"]
         unpack += [
             f"left = (m1 - m0 + {w.rows - 1}) // {w.rows}",
             f"right = (n1 - n0 + {w.lanes - 1}) // {w.lanes}",

@@ -18,7 +18,7 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Output, Value, subexpressions
 from einsql.ir.functions import SCALARS
 from einsql.kernels.packed.functions import ANYTHING, BIT, LANES, Range
-from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS, Layout
+from einsql.kernels.packed.layout import BOTH, COLUMNS, OLD, ROWS, Layout
 from einsql.kernels.scalars import bounds_of, failure_of
 
 Leaf = Value | Label
@@ -40,6 +40,8 @@ class Columns:
         sides: The packed expressions of each side, in order.
         consts: The literals that are arguments.
         inside: The calls that are computed in registers.
+        fields: The names of a state's running values, which are fields of operand -1.
+        number: The only reduced label of a state, whose value is known in registers.
     """
 
     node: EinSum
@@ -47,6 +49,8 @@ class Columns:
     sides: dict[str, list[Expr]] = field(default_factory=lambda: {ROWS: [], COLUMNS: [], BOTH: []})
     consts: list[Const] = field(default_factory=list)
     inside: set[Expr] = field(default_factory=set)
+    fields: tuple[str, ...] = ()
+    number: Label | None = None
 
     def take(self, e: Expr) -> bool:
         """Adds the columns of an expression; False if registers cannot compute the other calls."""
@@ -54,8 +58,12 @@ class Columns:
             if not (e.dtype is DType.BOOLEAN or e.value in _FEW) and e not in self.consts:
                 self.consts.append(e)
             return True
+        if e == self.number:
+            return True
         side = self.side(e)
-        if side is not None:
+        if side == OLD and isinstance(e, Value):
+            return True
+        if side is not None and side != OLD:
             if e not in self.sides[side]:
                 self.sides[side].append(e)
             return True
@@ -75,7 +83,7 @@ class Columns:
     def own(self, e: Leaf) -> str | None:
         """The side of an operand's field or a key; None for values of every side."""
         if isinstance(e, Value):
-            return self.layout.side[e.operand]
+            return OLD if e.operand < 0 else self.layout.side[e.operand]
         if e.name in self.layout.rows:
             return ROWS
         return COLUMNS if e.name in self.layout.columns else None
@@ -121,6 +129,10 @@ def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
         if e in columns.consts:
             return ("const", columns.consts.index(e))
         return ("literal", kind, int(e.value) if kind[0] == "i" else float(e.value))
+    if e == columns.number:
+        return ("number", kind)
+    if isinstance(e, Value) and e.operand < 0:
+        return (OLD, columns.fields.index(e.field))
     for letter, packed in columns.sides.items():
         if e in packed:
             return (letter, packed.index(e))

@@ -79,7 +79,8 @@ class _Writer:
 
     def begin(self, row: int, new: Any) -> list[Any]:
         """The initial running values of a row in a block."""
-        starts = [self.identity(), *[self.r.literal(TYPES[k], 0) for k in self.what.runs[1:]]]
+        both = zip(self.what.runs, self.what.starts, strict=True)
+        starts = [self.r.literal(TYPES[kind], start) for kind, start in both]
         if self.what.reduction == "sum":
             return starts
         return [
@@ -121,9 +122,10 @@ class _Writer:
             step = WORD(self.what.lanes * SIZES[kind])
             columns.append(self.r.load(builder.add(address, builder.mul(k, step)), kind))
         number = None
-        if self.what.is_pair:
+        kind = self.what.runs[1] if self.what.is_pair else self.what.number
+        if kind:
             low = builder.add(k, self.at)
-            width = TYPES[self.what.runs[1]]
+            width = TYPES[kind]
             number = self.r.splat(low if width == WORD else builder.trunc(low, width))
         return builder.mul(k, WORD(self.what.rows)), columns, number
 
@@ -137,6 +139,8 @@ class _Writer:
         where = None if what.where is None else point.value(what.where)
         if name == "sum":
             return [self.plus(point, old[0], where)]
+        if what.merge:
+            return self.merged(point, old, where)
         if name in ("min", "max", "arg_min", "arg_max"):
             r.adding = 1
         new = point.value(what.term)
@@ -154,6 +158,16 @@ class _Writer:
         if self.what.is_pair:
             values.append(self.builder.select(better, point.number, old[1]))
         return values
+
+    def merged(self, point: _Point, old: Sequence[Any], where: Any) -> list[Any]:
+        """A running state and a term."""
+        point.known |= {("old", n): x for n, x in enumerate(old)}
+        point.known["number", self.what.number] = point.number
+        both = zip(self.what.merge, self.what.runs, strict=True)
+        new = [self.r.cast(point.value(e), kind) for e, kind in both]
+        if where is None:
+            return new
+        return [self.r.choose(where, n, o) for n, o in zip(new, old, strict=True)]
 
     def below(self, a: Any, b: Any) -> Any:
         """A < b of running values, which are no NaN."""

@@ -110,7 +110,7 @@ def compile_segments(node: EinSum) -> Runner | None:
 
 def _is_covered(o: Output) -> bool:
     """True if partial results of a segment can be merged."""
-    if o.reduction is None or REDUCTIONS[o.reduction].better is not None:
+    if o.reduction is None or REDUCTIONS[o.reduction].arity > 1 or REDUCTIONS[o.reduction].fields:
         return False
     return o.dtype.is_float or accumulator(o) is o.dtype
 

@@ -17,6 +17,7 @@ from einsql.core.bfloat16 import stored
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Output
+from einsql.ir.einsum.states import merged_fields, reduced_fields, state_name, state_of
 from einsql.ir.functions import REDUCTIONS, SCALARS, Reduction, equal, less
 from einsql.ir.functions.casts import cast_array
 from einsql.kernels.vectorized.scalar import Mask, refuse
@@ -70,12 +71,92 @@ class Accumulator(Protocol):
         """The reduced values in the output's dtype."""
 
 
-def accumulator(output: Output, shape: tuple[int, ...]) -> Accumulator:
-    """Creates the running values of an output, initialized to the reduction's identity."""
-    reduction = REDUCTIONS[output.reduction or ""]
-    if reduction.better is not None:
-        return _Pair(output, reduction, shape)
-    return _Monoid(output, reduction, shape)
+def accumulators(outputs: Sequence[Output], shape: tuple[int, ...]) -> list[Accumulator]:
+    """Creates the running values of outputs, initialized to the reductions' identities."""
+    states: dict[str, _State] = {}
+    running: list[Accumulator] = []
+    for o in outputs:
+        reduction, name = REDUCTIONS[o.reduction or ""], state_name(o)
+        if name is not None and name in states:
+            running.append(_Field(states[name], reduction.place))
+        elif name is not None:
+            states[name] = _State(o, reduction, shape)
+            running.append(states[name])
+        elif reduction.better is not None:
+            running.append(_Pair(o, reduction, shape))
+        else:
+            running.append(_Monoid(o, reduction, shape))
+    return running
+
+
+class _State:
+    """The running values of all fields of a state; the result is one of them."""
+
+    def __init__(self, output: Output, reduction: Reduction, shape: tuple[int, ...]) -> None:
+        self.law = state_of(output.reduction or "")
+        self.place = reduction.place
+        self.fields = tuple(np.full(shape, f.start, f.dtype.carrier) for f in self.law.fields)
+
+    def dense(self, where: Where, args: Sequence[np.ndarray], mask: Mask) -> None:
+        rank = self.fields[0].ndim
+        points = []
+        for f, a in zip(self.law.fields, args, strict=True):
+            values = cast_array(a, f.dtype)
+            if mask is not None:
+                values = np.where(mask, values, np.asarray(f.start, values.dtype))
+            points.append(np.moveaxis(values.reshape(*values.shape[:rank], -1), -1, 0))
+        if len(points[0]):
+            self._merge(where, reduced_fields(self.law, points))
+
+    def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
+        order = np.argsort(at, kind="stable")
+        at = at[order]
+        points = [cast_array(a[order], f.dtype) for f, a in zip(self.law.fields, args, strict=True)]
+        while True:  # merges neighbours of the same element
+            first = np.flatnonzero(np.diff(at, prepend=-1))
+            rank = np.arange(len(at)) - np.repeat(first, np.diff(first, append=len(at)))
+            partner = np.flatnonzero(rank % 2 == 1)
+            if not len(partner):
+                break
+            pairs = merged_fields(
+                self.law, [p[partner - 1] for p in points], [p[partner] for p in points]
+            )
+            for p, merged in zip(points, pairs, strict=True):
+                p[partner - 1] = merged
+            keep = np.flatnonzero(rank % 2 == 0)
+            at, points = at[keep], [p[keep] for p in points]
+        whole = tuple(f.reshape(-1) for f in self.fields)
+        later = merged_fields(self.law, [f[at] for f in whole], points)
+        for f, values in zip(whole, later, strict=True):
+            f[at] = values
+
+    def _merge(self, where: Where, later: Sequence[np.ndarray]) -> None:
+        merged = merged_fields(self.law, [f[where] for f in self.fields], later)
+        for f, values in zip(self.fields, merged, strict=True):
+            f[where] = values
+
+    def result(self) -> np.ndarray:
+        return self.field(self.place)
+
+    def field(self, place: int) -> np.ndarray:
+        """The stored values of a field."""
+        return stored(self.fields[place], self.law.fields[place].dtype)
+
+
+class _Field:
+    """Another field of a state, whose running values the state's first output has."""
+
+    def __init__(self, state: _State, place: int) -> None:
+        self.state, self.place = state, place
+
+    def dense(self, where: Where, args: Sequence[np.ndarray], mask: Mask) -> None:
+        pass
+
+    def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
+        pass
+
+    def result(self) -> np.ndarray:
+        return self.state.field(self.place)
 
 
 class _Monoid:
@@ -306,6 +387,9 @@ def merge(o: Output, running: list[np.ndarray]) -> list[np.ndarray]:
         DataError: A sum or product of integers does not fit BIGINT.
     """
     entry = REDUCTIONS[o.reduction or ""]
+    if entry.fields:
+        with np.errstate(all="ignore"):
+            return list(reduced_fields(state_of(entry.name), running))
     merged = [r[0, ...] for r in running]
     with np.errstate(all="ignore"):
         for n in range(1, len(running[0])):

@@ -20,6 +20,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value
+from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Arrays, Runner, Tick, ignoring
 from einsql.kernels.scalars import bounds_of, derived_axes, labels_read
@@ -398,7 +399,8 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
         return np.asarray(cast_array(o.args[0].run(points, mask), o.output.dtype))
     selected = mask if o.where is None else both(mask, o.where.run(points, mask))
     args = [a.run(points, selected) for a in o.args]
-    value = cast_array(args[0], o.output.dtype)
+    place = REDUCTIONS[o.output.reduction].place
+    value = cast_array(args[place], o.output.dtype)
     if selected is not None:
         value = np.where(selected, value, np.asarray(_reductions.start_of(o.output), value.dtype))
     if o.output.reduction == "sum" and value.dtype.kind == "f":
@@ -410,7 +412,7 @@ def _reduced(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> dict[str, n
     node, kept = plan.node, plan.kept
     scattered = kept < len(node.keys)
     # Densely reduced results have the kept axes in the result's key order.
-    running = [_reductions.accumulator(o.output, plan.shape) for o in plan.outputs]
+    running = _reductions.accumulators([o.output for o in plan.outputs], plan.shape)
     for points, mask in _points(plan, operands, tick):
         for o, run in zip(plan.outputs, running, strict=True):
             selected = mask if o.where is None else both(mask, o.where.run(points, mask))

@@ -47,7 +47,8 @@ def with_pins(problem: Problem, pins: Pins) -> Problem:
     for v in problem.vertices:
         pinned = _of(v, pins)
         if pinned is not None and pinned.parts:
-            v = replace(v, fixed=tuple(pinned.parts.get(label) for label in v.labels))
+            parts_of_label = dict.fromkeys(v.whole, 1) | dict(pinned.parts)
+            v = replace(v, fixed=tuple(parts_of_label.get(label) for label in v.labels))
         vertices.append(v)
     return Problem(tuple(vertices))
 

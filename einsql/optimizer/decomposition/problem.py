@@ -20,7 +20,7 @@ from einsql.core.records import dataclass
 from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Value, walk
-from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.partial_states import merges, with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import tuple_bytes
 from einsql.optimizer.decomposition.products import CutRule, Roles
@@ -83,6 +83,7 @@ class Vertex:
         constant: True if sites keep such a tensor in its readers' tiles for later runs.
         holders: The number of sites that store parts of a stored tensor; 0 if each tile of
             its cut has a separate site.
+        whole: Labels that are not cut, because a reduction over them needs all values of a group.
         disabled: Names of rules that no vector may imply.
     """
 
@@ -105,6 +106,7 @@ class Vertex:
     stored: bool = False
     constant: bool = False
     holders: int = 0
+    whole: frozenset[str] = frozenset()
     disabled: frozenset[str] = frozenset()
 
     @property
@@ -255,6 +257,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
     read = positions | _by_digits(node, positions)
     uses = []
     stated = with_state(node)
+    whole = frozenset() if merges(node) else frozenset(positions) - frozenset(node.keys)
     for o in node.operands:
         schema = o.source.schema
         # The second axis of a diagonal follows the first: a site reads whole columns.
@@ -283,7 +286,8 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         state_fields=len(stated.outputs) - len(node.outputs),
         effort=effort_at_point(node),
         double=any(o.dtype.numpy.itemsize > 4 for o in node.outputs),
-        fixed=_hinted(node, free, sites),
+        fixed=_fixed(node, free, whole, sites),
+        whole=whole,
     )
 
 
@@ -303,6 +307,17 @@ def _by_digits(node: EinSum, positions: Mapping[str, int]) -> dict[str, int]:
         if covers and form.is_injective(axes):
             highest[label] = positions[top]
     return highest
+
+
+def _fixed(
+    node: EinSum, free: list[Axis], whole: frozenset[str], sites: int
+) -> tuple[int | None, ...]:
+    """The parts of the free labels that are given: 1 for each label that is not cut."""
+    hinted = _hinted(node, free, sites)
+    if not whole:
+        return hinted
+    parts_of_labels = zip(free, hinted or (None,) * len(free), strict=True)
+    return tuple(1 if a.label in whole else parts for a, parts in parts_of_labels)
 
 
 def _hinted(node: EinSum, free: list[Axis], sites: int) -> tuple[int | None, ...]:

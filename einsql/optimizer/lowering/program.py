@@ -8,7 +8,7 @@ just moved is one completion, which merges while it moves, unless it would send 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -19,6 +19,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import Field, Key, Schema
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Operand, Output, Value
 from einsql.ir.einsum.partial_states import state_fields
+from einsql.ir.functions import REDUCTIONS
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.typing import Tiled, emitted
 from einsql.ir.layout import Tiles
@@ -396,13 +397,18 @@ def _merging(merge: tuple[str, ...], rank: int, fields: tuple[Field, ...]) -> Ei
     labels = tuple(f"d{n}" for n in range(rank))
     read = {f.name: Value(0, f.name, f.dtype) for f in fields}
     outputs = (
-        Output(f.name, tuple(read[x] for x in state_fields(f.name, reduce)[:2]), f.dtype, reduce)
+        Output(f.name, _contribution(f.name, reduce, read), f.dtype, reduce)
         for f, reduce in zip(fields, merge, strict=True)
     )
     keys = tuple(Key(x, 0, 1) for x in labels)
     records = Operand(Input("x0", Schema(keys, fields)), labels)
     axes = tuple(Axis(x, 0, 1) for x in labels)
     return EinSum(axes, (records,), TRUE, labels, tuple(outputs))
+
+
+def _contribution(name: str, reduce: str, read: Mapping[str, Value]) -> tuple[Value, ...]:
+    """The fields of a record that a reduction takes as its arguments."""
+    return tuple(read[x] for x in state_fields(name, reduce)[: REDUCTIONS[reduce].arity])
 
 
 def _result_areas(kernel: EinSum, operands: Sequence[np.ndarray], count: int) -> np.ndarray:

@@ -117,6 +117,12 @@ class _NodeCheck:
                     f"{extents[label]:,}",
                     f"1 to {most:,} parts are possible.",
                 )
+            if parts[label] > 1 and label in self.v.whole:
+                raise self.document.wrong(
+                    number.at,
+                    f"{name} cannot be cut: a reduction over it needs all values of a group",
+                    "Give it 1 part, and cut keys of the result.",
+                )
         return parts
 
     def _label(self, name: str, at: int) -> str:

@@ -42,9 +42,10 @@ from einsql.ir.einsum.graph import (
     substitute,
 )
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
+from einsql.ir.einsum.partial_states import is_holistic
+from einsql.ir.einsum.simplification import simplify
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
-from einsql.optimizer.rewrite.fold_expressions import simplify
 from einsql.optimizer.rewrite.node_properties import (
     change_exprs,
     derived_are_total,
@@ -309,7 +310,7 @@ def settle_single_points(node: EinSum) -> EinSum:
 
 
 def _single(o: Output) -> Output:
-    if o.reduction is None or len(o.args) != 1:
+    if o.reduction is None or len(o.args) != 1 or is_holistic(o):
         return o
     (arg,) = o.args
     if o.dtype is DType.BOOLEAN and REDUCTIONS[o.reduction].monoid == "or":

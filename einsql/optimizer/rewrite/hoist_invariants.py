@@ -19,9 +19,13 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     Value,
+    conj,
+    conjuncts,
     exprs,
+    labels_of,
     operands_of,
     renumber,
+    rewrite,
     with_operands,
 )
 from einsql.ir.einsum.intervals import bounds_of, can_raise
@@ -68,10 +72,43 @@ def _innermost(node: EinSum) -> str | None:
     return largest[-1] if largest and node.axis(largest[-1]).define is None else None
 
 
-class _Search:
-    """The expressions of a node that are hoisted, with the operands that replace them."""
+def hoist_factors(node: EinSum) -> EinSum:
+    """Computes costly factors of products in nodes of their own, which other outputs share.
 
-    def __init__(self, node: EinSum, inner: str) -> None:
+    A kernel of products then reads each factor from memory, as it does those that a query computes
+    in a subquery.
+    """
+    chains = [c[1] for c in map(distributed, node.outputs) if c is not None and len(c[1]) > 1]
+    if not chains:
+        return node
+    search = _Search(node, None)
+    for factor in dict.fromkeys(f for chain in chains for f in chain):
+        if isinstance(factor, Call) and search.pays(factor):
+            search.hoist(factor)
+    if not search.operands:
+        return node
+    before = _read(node)
+
+    def shared(e: Expr) -> Expr:
+        return search.hoist(e) if isinstance(e, Call) and e in search.operands else e
+
+    outputs = tuple(
+        replace(o, args=tuple(rewrite(a, shared) for a in o.args)) for o in node.outputs
+    )
+    node = replace(node, operands=(*node.operands, *search.operands.values()), outputs=outputs)
+    idle = before - _read(node)
+    return with_operands(node, [n for n in range(len(node.operands)) if n not in idle])
+
+
+class _Search:
+    """The expressions of a node that are hoisted, with the operands that replace them.
+
+    Args:
+        node: The node.
+        inner: The label that a hoisted expression reads; None for any.
+    """
+
+    def __init__(self, node: EinSum, inner: str | None) -> None:
         self.operands: dict[Expr, Operand] = {}
         self._node = node
         self._inner = inner
@@ -82,18 +119,22 @@ class _Search:
         """The expression over the results of hoisted parts."""
         if not isinstance(expr, Call):
             return expr
-        if self._pays(expr):
-            operand = self.operands.setdefault(expr, self._computed(expr))
-            place = len(self._node.operands) + list(self.operands).index(expr)
-            return Value(place, operand.source.schema.fields[0].name, expr.dtype)
+        if self.pays(expr):
+            return self.hoist(expr)
         args = tuple(map(self.hoisted, expr.args))
         same = all(a is b for a, b in zip(args, expr.args, strict=True))
         return expr if same else Call(expr.fn, args, expr.dtype)
 
-    def _pays(self, expr: Call) -> bool:
+    def hoist(self, expr: Call) -> Value:
+        """The value of an expression, read from its own node."""
+        operand = self.operands.setdefault(expr, self._computed(expr))
+        place = len(self._node.operands) + list(self.operands).index(expr)
+        return Value(place, operand.source.schema.fields[0].name, expr.dtype)
+
+    def pays(self, expr: Call) -> bool:
         """True for a costly expression that is the same for many values of other labels."""
         labels = direct_labels(self._node, expr)
-        if self._inner not in labels or not operands_of(expr):
+        if (self._inner is not None and self._inner not in labels) or not operands_of(expr):
             return False
         points = 1
         for axis in map(self._axes.__getitem__, labels):
@@ -111,7 +152,11 @@ class _Search:
         keys = tuple(a.label for a in axes)
         value = renumber(expr, {old: new for new, old in enumerate(read)})
         operands = tuple(self._node.operands[n] for n in read)
-        node = EinSum(axes, operands, TRUE, keys, (Output(_FIELD, (value,), expr.dtype),))
+        guard: Expr = TRUE
+        if self._inner is None and not operands_of(self._node.guard):
+            # Readers ignore the points that the condition excludes; a kernel skips them.
+            guard = conj(*(t for t in conjuncts(self._node.guard) if labels_of(t) <= labels))
+        node = EinSum(axes, operands, guard, keys, (Output(_FIELD, (value,), expr.dtype),))
         return Operand(node, keys)
 
 
@@ -128,6 +173,11 @@ def _is_costly(call: Call) -> bool:
     return function is not None and (function.divides or not function.cheap)
 
 
+HOIST_FACTORS = Rule(
+    "hoist-factors",
+    "⊕ₖ g(x_ik) ⊗ y_kj = let h_ik = g(x_ik) in ⊕ₖ h_ik ⊗ y_kj  for a costly g",
+    node=hoist_factors,
+)
 HOIST_INVARIANTS = Rule(
     "hoist-invariants",
     "f(x_ij, g(y_j)) = let h_j = g(y_j) in f(x_ij, h_j) for an inner label j",

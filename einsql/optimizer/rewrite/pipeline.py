@@ -14,10 +14,11 @@ from einsql.optimizer.rewrite.domain_bounds import NARROW_AXES, PUSH_BOUNDS, UNI
 from einsql.optimizer.rewrite.filters import PULL_FILTER, PUSH_FILTER
 from einsql.optimizer.rewrite.fold_expressions import FOLD_CONSTANTS
 from einsql.optimizer.rewrite.fold_reductions import FOLD_REDUCTIONS
-from einsql.optimizer.rewrite.hoist_invariants import HOIST_INVARIANTS
+from einsql.optimizer.rewrite.hoist_invariants import HOIST_FACTORS, HOIST_INVARIANTS
 from einsql.optimizer.rewrite.inline_producers import FUSE_MAPS, INLINE_VIEWS
 from einsql.optimizer.rewrite.key_order import ORDER_KEYS
 from einsql.optimizer.rewrite.mixed_radix_factors import SHOW_DIGITS
+from einsql.optimizer.rewrite.narrow_keys import NARROW_KEYS
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
@@ -45,6 +46,8 @@ class Stage:
 _SIMPLIFY = (
     FOLD_CONSTANTS,
     UNIFY_LABELS,
+    HOIST_FACTORS,
+    NARROW_KEYS,
     NARROW_AXES,
     SPLIT_QUOTIENTS,
     SOLVE_KEYS,

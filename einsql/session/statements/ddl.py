@@ -16,6 +16,8 @@ from einsql.ir.partition import OnMesh
 from einsql.planner.queries import query_binder
 from einsql.planner.stored_inputs import stored_input
 from einsql.session.statements.target import taken_by
+from einsql.sql.binder.law_tests import check_laws
+from einsql.sql.binder.state_binder import StateBinder
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create_headers import head_of
 from einsql.sql.parser.lexical import scan
@@ -67,16 +69,23 @@ def _check_view(ctx: Context, statement: CreateView) -> None:
 
 
 def create_macro(ctx: Context, statement: CreateMacro) -> None:
-    """CREATE [OR REPLACE] MACRO.
+    """CREATE [OR REPLACE] MACRO, or AGGREGATE, whose laws are tested.
 
     Raises:
-        ProgrammingError: The name is taken.
+        ProgrammingError: The name is taken, or a law of an aggregate does not hold.
+        Error: An expression of an aggregate is wrong.
     """
     taken = taken_by(ctx, macro_key(statement.name), statement.temporary)
     if taken is not None and not statement.replace:
+        kind = "MACRO" if statement.law is None else "AGGREGATE"
         raise ProgrammingError(
             f'There is a macro "{statement.name}" already',
-            hint="CREATE OR REPLACE MACRO replaces it.",
+            hint=f"CREATE OR REPLACE {kind} replaces it.",
+        )
+    if statement.law is not None:
+        binder = query_binder(ctx)
+        check_laws(
+            statement.law, StateBinder(statement.law, binder.catalog.float_stays, binder.macros)
         )
     ctx.store.put(_definition(statement))
 
@@ -97,7 +106,9 @@ def _tree(statement: CreateView | CreateMacro) -> exp.Expr | Macro | None:
         statement.body,
         statement.is_table,
         statement.text,
+        statement.types,
         statement.defaults,
+        statement.law,
     )
 
 

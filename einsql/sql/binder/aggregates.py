@@ -33,6 +33,8 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.whole_groups import NAMES as WHOLE_GROUPS
+from einsql.sql.binder.whole_groups import bind_whole_groups
 from einsql.sql.functions.aggregate_functions import OF_MOMENTS, OF_PAIRS
 from einsql.sql.parameters.host_expr import parameters_of
 from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of
@@ -68,6 +70,8 @@ class Aggregation:
         Raises:
             ProgrammingError: The aggregate does not accept the argument.
         """
+        if name in WHOLE_GROUPS:
+            return bind_whole_groups(self, name, args, where)
         selected = conj(where, *(a.valid for a in args))
         if any(a.type is None for a in args):
             return _of_null(name, args[0])
@@ -76,7 +80,7 @@ class Aggregation:
         args = [convert(a, a.type) for a in args]  # refuses literals of more than 64 bits
         if name == "count_if":
             holds = convert(args[0], DType.BOOLEAN).value
-            return replace(self._count(conj(selected, holds)), valid=self._found(selected))
+            return replace(self._count(conj(selected, holds)), valid=self.found(selected))
         if name == "avg" and _is_exact(args[0]):
             return self._exact_average(args[0], selected)
         if name in OF_PAIRS:
@@ -90,7 +94,7 @@ class Aggregation:
     def _base(self, name: str, args: list[Typed], selected: Expr) -> Typed:
         first = args[0]
         if name in ("sum", "product"):
-            first, dtype = self._summable(name, first)
+            first, dtype = self.summable(name, first)
         elif name in ("bool_and", "bool_or"):
             if first.type is not DType.BOOLEAN:
                 raise ProgrammingError(
@@ -104,13 +108,19 @@ class Aggregation:
         values = [first.value]
         if name in ("arg_min", "arg_max"):
             values.append(args[1].value)
-        field_ = self._output(name, tuple(values), dtype, selected)
+        field_ = self.output(name, tuple(values), dtype, selected)
         shown = first.type if isinstance(first.type, Decimal) else dtype
         if isinstance(shown, Decimal) and name == "sum":
             shown = Decimal(WIDEST, shown.scale)  # a sum has more digits than its terms
-        return Typed(Value(0, field_, dtype), shown, self._found(selected))
+        return Typed(Value(0, field_, dtype), shown, self.found(selected))
 
-    def _summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
+    def reduced(self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr) -> Typed:
+        """Adds a reduction of the selected rows, which is NULL without any."""
+        value = Value(0, self.output(reduction, args, dtype, where), dtype)
+        return Typed(value, dtype, self.found(where))
+
+    def summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
+        """An argument as SUM adds it, and the type of the sum."""
         if isinstance(t.type, Decimal):
             if name == "sum":
                 return t, DType.BIGINT
@@ -133,11 +143,11 @@ class Aggregation:
     def _count(self, selected: Expr) -> Typed:
         return Typed(self._whole_sum(Const(1, DType.BIGINT), selected), DType.BIGINT)
 
-    def _found(self, selected: Expr) -> Expr:
+    def found(self, selected: Expr) -> Expr:
         """Whether a selected point exists; TRUE for groups without a filter."""
         if self.grouped and selected == TRUE:
             return TRUE
-        flag = self._output("bool_or", (TRUE,), DType.BOOLEAN, selected)
+        flag = self.output("bool_or", (TRUE,), DType.BOOLEAN, selected)
         return Value(0, flag, DType.BOOLEAN)
 
     def _exact_average(self, t: Typed, selected: Expr) -> Typed:
@@ -145,7 +155,7 @@ class Aggregation:
         assert t.type is not None
         exact = decimal_of(t.type)
         raw, unit = convert(t, exact).value, 10**exact.scale
-        count, any_selected = self._count(selected), self._found(selected)
+        count, any_selected = self._count(selected), self.found(selected)
         fits_count = self._points * unit <= _EXACT
         divisor = _whole("mul", count.value, bigint(unit)) if fits_count else count.value
         if self._reach(t.value) <= _EXACT and fits_count:
@@ -176,7 +186,7 @@ class Aggregation:
         return inf if bounds is None else self._points * max(map(abs, bounds))
 
     def _whole_sum(self, value: Expr, selected: Expr) -> Expr:
-        return Value(0, self._output("sum", (value,), DType.BIGINT, selected), DType.BIGINT)
+        return Value(0, self.output("sum", (value,), DType.BIGINT, selected), DType.BIGINT)
 
     def _float_statistic(self, name: str, t: Typed, selected: Expr) -> Typed:
         _refuse_booleans(name, t)
@@ -186,10 +196,10 @@ class Aggregation:
             return self._logsumexp(convert(t, real), real, selected)
         x = _doubled(convert(t, t.type).value) if stays else convert(t, DType.DOUBLE).value
         total, count = self._sum(x, selected), self._count(selected)
-        mean, any_selected = _quotient(total, count.value), self._found(selected)
+        mean, any_selected = _quotient(total, count.value), self.found(selected)
         if name == "avg":
             return _rounded(mean, any_selected, stays)
-        spread = self._spread(x, _first_pass(mean), selected, self._is_exact_sum(t))
+        spread = self._spread(x, first_pass(mean), selected, self._is_exact_sum(t))
         degrees, several = count.value, call("lt", DType.BOOLEAN, bigint(1), count.value)
         sample = name.endswith("samp")
         if sample:
@@ -203,7 +213,7 @@ class Aggregation:
 
     def _of_pairs(self, name: str, y: Typed, x: Typed, selected: Expr) -> Typed:
         """A statistic of pairs, DOUBLE; with SXX, SYY and SXY for the sums of products."""
-        count, some = self._count(selected), self._found(selected)
+        count, some = self._count(selected), self.found(selected)
         if name == "regr_count":
             return count
         _refuse_booleans(name, y, x)
@@ -218,10 +228,10 @@ class Aggregation:
         level = {n: self._is_level(e, selected) for n, (_, e) in sides.items()}
         spread = {}
         for n, (t, e) in sides.items():
-            sum_of_squares = self._spread(e, _first_pass(mean[n]), selected, self._is_exact_sum(t))
+            sum_of_squares = self._spread(e, first_pass(mean[n]), selected, self._is_exact_sum(t))
             spread[n] = call("if", DType.DOUBLE, level[n], zero, sum_of_squares)
-        far = (call("sub", DType.DOUBLE, e, _first_pass(mean[n])) for n, (_, e) in sides.items())
-        joint = self._second("sum", call("mul", DType.DOUBLE, *far), selected)
+        far = (call("sub", DType.DOUBLE, e, first_pass(mean[n])) for n, (_, e) in sides.items())
+        joint = self.second("sum", call("mul", DType.DOUBLE, *far), selected)
         # Distances from the mean of equal values are rounding errors; NaN and infinity remain.
         nothing = call("mul", DType.DOUBLE, zero, joint)
         joint = call("if", DType.DOUBLE, disj(*level.values()), nothing, joint)
@@ -256,13 +266,13 @@ class Aggregation:
         x, count, some = (
             convert(t, DType.DOUBLE).value,
             self._count(selected),
-            self._found(selected),
+            self.found(selected),
         )
         if name == "geomean":
             logs = self._sum(call("ln", DType.DOUBLE, x), selected)
             mean = call("exp", DType.DOUBLE, _quotient(logs, count.value))
             return Typed(protected(mean, some), DType.DOUBLE, some)
-        mean = _first_pass(_quotient(self._sum(x, selected), count.value))
+        mean = first_pass(_quotient(self._sum(x, selected), count.value))
         n, level = cast_expr(count.value, DType.DOUBLE), self._is_level(x, selected)
         spread = self._spread(x, mean, selected, self._is_exact_sum(t))
         if name == "sem":
@@ -274,13 +284,13 @@ class Aggregation:
         least = {"skewness": 2, "kurtosis": 3, "kurtosis_pop": 1}[name]
         known = conj(some, call("lt", DType.BOOLEAN, bigint(least), count.value), negate(level))
         if name == "skewness":
-            third = _real("div", self._second("sum", _real("mul", square, far), selected), n)
+            third = _real("div", self.second("sum", _real("mul", square, far), selected), n)
             pairs = call("sqrt", DType.DOUBLE, _real("mul", n, _minus(n, 1)))
             scale = _real("div", pairs, _minus(n, 2))
             deviation = _real("mul", second, call("sqrt", DType.DOUBLE, second))
             statistic = _real("mul", scale, _real("div", third, deviation))
         else:
-            fourth = _real("div", self._second("sum", _real("mul", square, square), selected), n)
+            fourth = _real("div", self.second("sum", _real("mul", square, square), selected), n)
             statistic = _real("div", fourth, _real("mul", second, second))
             if name == "kurtosis":
                 upper = _real("mul", _minus(n, -1), statistic)
@@ -294,14 +304,14 @@ class Aggregation:
     def _is_level(self, value: Expr, selected: Expr) -> Expr:
         """Whether all values are equal and finite; rounding makes their mean another number."""
         low, high = (
-            Value(0, self._output(fn, (value,), DType.DOUBLE, selected), DType.DOUBLE)
+            Value(0, self.output(fn, (value,), DType.DOUBLE, selected), DType.DOUBLE)
             for fn in ("min", "max")
         )
         same = call("eq", DType.BOOLEAN, low, high)
         return conj(same, call("isfinite", DType.BOOLEAN, low))
 
     def _sum(self, value: Expr, selected: Expr) -> Expr:
-        return Value(0, self._output("sum", (value,), value.dtype, selected), value.dtype)
+        return Value(0, self.output("sum", (value,), value.dtype, selected), value.dtype)
 
     def _is_exact_sum(self, t: Typed) -> bool:
         """True if the sum of equal values is exact, and therefore their mean."""
@@ -322,28 +332,29 @@ class Aggregation:
         """
         distance = call("sub", DType.DOUBLE, x, centre)
         square = call("mul", DType.DOUBLE, distance, distance)
-        spread = self._second("sum", square, selected)
+        spread = self.second("sum", square, selected)
         if exact:
             return spread
         # The mean of equal values may have a rounding error, whose square may be infinite. The mean
         # is infinite if their sum overflows. If a sum of unequal values overflows, so does the
         # spread.
         seen = call("beside", DType.DOUBLE, x, square)
-        low, high = (self._second(fn, seen, selected) for fn in ("min", "max"))
+        low, high = (self.second(fn, seen, selected) for fn in ("min", "max"))
         return call("settled", DType.DOUBLE, spread, low, high)
 
     def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
         # The shift does not change the sum, so gradients treat it as a constant.
-        highest = Value(0, self._output("max", (x.value,), real, selected), real)
+        highest = Value(0, self.output("max", (x.value,), real, selected), real)
         top = call("stop_gradient", real, highest)
-        shifted = call("exp", real, call("sub", real, x.value, _first_pass(top)))
-        total = self._second("sum", shifted, selected)
+        shifted = call("exp", real, call("sub", real, x.value, first_pass(top)))
+        total = self.second("sum", shifted, selected)
         log = call("add", real, top, call("ln", real, total))
         finite = call("isfinite", DType.BOOLEAN, top)
         value = choose(finite, Typed(log, real), Typed(top, real), real).value
-        return Typed(value, real, self._found(selected))
+        return Typed(value, real, self.found(selected))
 
-    def _output(self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr) -> str:
+    def output(self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr) -> str:
+        """The name of an output of the first pass, which is added unless there is an equal one."""
         for o in self.outputs:
             if (o.reduction, o.args, o.dtype, o.where) == (reduction, args, dtype, where):
                 return o.name
@@ -351,7 +362,8 @@ class Aggregation:
         self.outputs.append(Output(name, args, dtype, reduction, where))
         return name
 
-    def _second(self, reduction: str, arg: Expr, where: Expr) -> Expr:
+    def second(self, reduction: str, arg: Expr, where: Expr) -> Expr:
+        """The value of an output of the second pass."""
         for o in self.later:
             if (o.reduction, o.args, o.where) == (reduction, (arg,), where):
                 return Value(1, o.name, arg.dtype)
@@ -462,6 +474,6 @@ _FIRST_PASS = -1
 """A placeholder in the second pass for the first pass's operand number, which `finish` sets."""
 
 
-def _first_pass(expr: Expr) -> Expr:
+def first_pass(expr: Expr) -> Expr:
     """The first pass's results, read from within the second pass."""
     return renumber(expr, {0: _FIRST_PASS})

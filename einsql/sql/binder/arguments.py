@@ -27,6 +27,8 @@ _READ: dict[type[exp.Expr], frozenset[str]] = {
         (exp.In, exp.Coalesce, exp.Greatest, exp.Least, exp.Count, exp.Anonymous), _LIST
     ),
     **dict.fromkeys((exp.Nullif, exp.Log, exp.Atan2, exp.Filter, exp.ArgMin, exp.ArgMax), _PAIR),
+    **dict.fromkeys((exp.PercentileCont, exp.PercentileDisc, exp.WithinGroup), _PAIR),
+    exp.Quantile: frozenset({"this", "quantile"}),
     **dict.fromkeys(
         (k for k, name in AGGREGATES.items() if name in OF_PAIRS and isinstance(k, type)), _PAIR
     ),

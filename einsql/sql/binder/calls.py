@@ -6,38 +6,83 @@ from sqlglot import exp
 
 from einsql.errors import ProgrammingError
 from einsql.sql.binder.arguments import surplus
-from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
+from einsql.sql.functions.aggregate_functions import (
+    AGGREGATES,
+    CHOOSING,
+    DISTINCT,
+    OF_PAIRS,
+    QUANTILES,
+)
+from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.positions import unsupported
 
 
 def is_aggregate(node: exp.Expr) -> bool:
     """True for an aggregate call, with or without FILTER."""
+    node = _bare(node)
+    if isinstance(node, exp.Anonymous):
+        return law_of(node) is not None or str(node.this).lower() in AGGREGATES
+    return type(node) in AGGREGATES
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    """An aggregate call without what surrounds it: FILTER, WITHIN GROUP; ANY_VALUE ignores NULL."""
     if isinstance(node, exp.Filter):
         node = node.this
-    if isinstance(node, exp.Anonymous):
-        return str(node.this).lower() in AGGREGATES
-    return type(node) in AGGREGATES
+    ignores = isinstance(node, exp.IgnoreNulls) and isinstance(node.this, exp.AnyValue)
+    inner: exp.Expr = node.this if ignores or isinstance(node, exp.WithinGroup) else node
+    return inner
 
 
 def aggregate_name(node: exp.Expr) -> str:
     """The canonical name of an aggregate call."""
+    node = _bare(node)
     if isinstance(node, exp.Anonymous):
         return AGGREGATES.get(str(node.this).lower(), str(node.this).lower())
     return AGGREGATES.get(type(node), node.key)
 
 
-def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
-    """The arguments of an aggregate call; COUNT(*) has none.
+def aggregate_call(node: exp.Expr) -> tuple[str, list[exp.Expr]]:
+    """The canonical name of an aggregate call without FILTER, and its arguments.
+
+    COUNT(*) has no arguments. COUNT(DISTINCT x) is a COUNT_DISTINCT of x.
 
     Raises:
-        Error: The call has DISTINCT, ORDER BY or a wrong number of arguments.
+        Error: The call has ORDER BY, a DISTINCT that is not supported, or a wrong number of
+            arguments.
     """
+    name = aggregate_name(node)
+    if isinstance(node, exp.WithinGroup):
+        return name, _ordered_arguments(node, name)
+    node = _bare(node)
+    if isinstance(node.this, exp.Distinct):
+        values = node.this.expressions
+        if name in DISTINCT and len(values) == 1 and not node.this.args.get("on"):
+            node = node.copy()
+            node.set("this", values[0])
+            if not isinstance(values[0], exp.Tuple) and not _is_star(values[0]):
+                return DISTINCT[name], _arguments(node, name)
+    return name, _arguments(node, name)
+
+
+def _ordered_arguments(node: exp.WithinGroup, name: str) -> list[exp.Expr]:
+    """The arguments of PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY x), and of MODE()."""
+    call, order = node.this, node.expression
+    ordered = order.expressions if isinstance(order, exp.Order) else []
+    plain = len(ordered) == 1 and not ordered[0].args.get("desc")
+    if not plain or name not in QUANTILES | {"mode"} or (name == "mode") != (call.this is None):
+        raise unsupported(f"{name.upper()}() WITHIN GROUP", node)
+    return [ordered[0].this, *([] if call.this is None else [call.this])]
+
+
+def _arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
     extra = surplus(node)
     if extra is not None:
         raise unsupported(extra, node)
     args = list(node.expressions)
     if not isinstance(node, exp.Anonymous):
-        args = [a for a in (node.this, node.args.get("expression"), *args) if a is not None]
+        second = node.args.get("expression") or node.args.get("quantile")
+        args = [a for a in (node.this, second, *args) if a is not None]
     if name == "count" and (not args or (len(args) == 1 and _is_star(args[0]))):
         return []
     for a in args:
@@ -50,7 +95,7 @@ def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
                 raise unsupported(f"{name.upper()}(DISTINCT …)", node)
             case exp.Order():
                 raise unsupported(f"{name.upper()}(… ORDER BY …)", node)
-    want = 2 if name in CHOOSING | OF_PAIRS else 1
+    want = 2 if name in CHOOSING | OF_PAIRS | QUANTILES else 1
     if len(args) != want:
         raise ProgrammingError(
             f"{name.upper()}() takes {want} argument{'s' * (want > 1)}, not {len(args)}"

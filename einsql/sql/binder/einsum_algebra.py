@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import reduce
 
@@ -13,10 +13,13 @@ from sqlglot import exp
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import TRUE
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.ir.functions.functions import INTERNAL
+from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.context import ColumnsOnly
 from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.binder.user_aggregates import bind_state_call
 from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
 from einsql.sql.functions.scalar_functions import NAMED
 from einsql.sql.macros.expansion import MacroExpander
@@ -54,8 +57,51 @@ class UserFunction:
                 tensor work.
         """
         arguments = [exp.column(name, table=_OPERANDS) for name in "ab"]
-        tree = self.macros.call(exp.Anonymous(this=self.name, expressions=arguments))
-        return ScalarBinder(_Operands({"a": a, "b": b}, float_stays)).bind(tree)
+        call = exp.Anonymous(this=self.name, expressions=arguments)
+        return bind_over(self.macros, call, {"a": a, "b": b}, float_stays)
+
+
+def bind_over(
+    macros: MacroExpander, tree: exp.Expr, values: Mapping[str, Typed], float_stays: bool = True
+) -> Typed:
+    """Binds an expression whose columns are given values.
+
+    Args:
+        macros: Expands its calls.
+        tree: The expression.
+        values: The values by the names of the columns.
+        float_stays: Whether functions of FLOAT stay FLOAT.
+
+    Raises:
+        Error: The expression is wrong, or is no tensor work.
+    """
+    return ScalarBinder(_Operands(values, float_stays)).bind(macros.expand_calls(None, tree))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UserReduction:
+    """An aggregate of one argument that CREATE AGGREGATE defines.
+
+    Attributes:
+        macros: Expands its calls.
+        name: Its name.
+    """
+
+    macros: MacroExpander
+    name: str
+
+    def of(self, term: Typed, aggregation: Aggregation) -> Typed:
+        """Returns its value over the points of an aggregation.
+
+        Raises:
+            Error: It has another number of arguments or several results, or does not accept the
+                type.
+        """
+        call = exp.Anonymous(this=self.name, expressions=[exp.column("a", table=_OPERANDS)])
+        tree = self.macros.call(call)
+        return ScalarBinder(
+            _Terms({"a": term}, aggregation.float_stays, aggregation=aggregation, reduction=self)
+        ).bind(tree)
 
 
 _OPERANDS = "the operands of EINSUM"
@@ -67,12 +113,31 @@ class _Operands(ColumnsOnly):
     """The environment of a user's function, which has two values."""
 
     place = " in a function of EINSUM"
-    values: dict[str, Typed]
+    values: Mapping[str, Typed]
     float_stays: bool
     parameters: BoundParameters = field(default_factory=BoundParameters)
 
     def column(self, node: exp.Column) -> Typed:
+        if node.name not in self.values:
+            raise ProgrammingError(
+                f'There is no parameter "{node.name}"',
+                hint=suggest(node.name, self.values, "parameters"),
+            )
         return self.values[node.name]
+
+
+@dataclass
+class _Terms(_Operands):
+    """The environment of a user's aggregate, whose calls read the term of a point."""
+
+    aggregation: Aggregation = field(kw_only=True)
+    reduction: UserReduction = field(kw_only=True)
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        assert isinstance(node, exp.Anonymous)
+        return bind_state_call(
+            node, self.aggregation, ScalarBinder(self).bind, self.reduction.macros
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +148,13 @@ class Algebra:
         combine: The scalar function ⊗. With more than two operands it is applied from the left.
         reduce: The aggregate ⊕.
         function: The user's function ⊗; None if it is the scalar function.
+        aggregate: The user's aggregate ⊕; None if it is the built-in one.
     """
 
     combine: str = "mul"
     reduce: str = "sum"
     function: UserFunction | None = None
+    aggregate: UserReduction | None = None
 
     @classmethod
     def named(
@@ -97,18 +164,37 @@ class Algebra:
 
         Args:
             combine: The name of a scalar function, or of a user's function.
-            reduce: The name of an aggregate.
+            reduce: The name of an aggregate, or of a user's aggregate.
             macros: Returns the expander of the user's functions; None if there are none.
 
         Raises:
             ProgrammingError: A name is no text, or there is no such function or aggregate.
         """
-        by = _known("reduce", reduce, _REDUCING, "aggregates")
-        if isinstance(combine, str) and combine not in _COMBINING and macros is not None:
-            expander = macros()
-            if expander.find(combine) is not None:
-                return cls(combine, by, UserFunction(expander, combine))
-        return cls(_known("combine", combine, _COMBINING, "functions of two arguments"), by)
+        aggregate = function = None
+        if isinstance(reduce, str) and reduce.lower() not in _REDUCING and macros is not None:
+            macro = macros().find(reduce)
+            if macro is not None and macro.law is not None:
+                aggregate = UserReduction(macros(), reduce)
+        if isinstance(combine, str) and combine.lower() not in _COMBINING and macros is not None:
+            macro = macros().find(combine)
+            if macro is not None and macro.law is None:
+                function = UserFunction(macros(), combine)
+        by, what = str(reduce), "functions of two arguments"
+        if aggregate is None:
+            by = _known("reduce", reduce, _REDUCING, "aggregates")
+        if function is not None:
+            return cls(str(combine), by, function, aggregate)
+        return cls(_known("combine", combine, _COMBINING, what), by, None, aggregate)
+
+    def reduced(self, term: Typed, aggregation: Aggregation) -> Typed:
+        """Returns ⊕ of the terms of all points.
+
+        Raises:
+            Error: ⊕ does not accept their type.
+        """
+        if self.aggregate is not None:
+            return self.aggregate.of(term, aggregation)
+        return aggregation.bind(self.reduce, [term], TRUE)
 
     def combined(self, values: list[Typed], float_stays: bool) -> Typed:
         """Returns the values of all operands at a point, combined.

@@ -320,7 +320,7 @@ def einsum_relation(
     domain, factors = _operands(spec, relations)
     output = spec.output
     aggregation = Aggregation(domain, output, bool(output), float_stays)
-    total = aggregation.bind(algebra.reduce, [algebra.combined(factors, float_stays)], TRUE)
+    total = algebra.reduced(algebra.combined(factors, float_stays), aggregation)
     first, *later = aggregation.finish()
     if algebra.has_state:
         return _projected(domain, output, total, [first, *later])

@@ -16,7 +16,7 @@ from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.bind_bounds import settle
-from einsql.sql.binder.calls import aggregate_arguments, aggregate_name, aggregates_in, is_aggregate
+from einsql.sql.binder.calls import aggregate_call, aggregate_name, aggregates_in, is_aggregate
 from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
 from einsql.sql.binder.frames import FUNCTIONS, bind_function, frame_of
@@ -26,6 +26,9 @@ from einsql.sql.binder.hints import bind_hint
 from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.binder.user_aggregates import bind_state_call
+from einsql.sql.functions.aggregate_functions import OF_ROWS
+from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.parser.sql_text import as_sql, kind
 from einsql.sql.scope.relation import Relation
@@ -230,12 +233,15 @@ class SelectBinder:
         where = None
         if isinstance(call, exp.Filter):
             call, where = call.this, call.expression.this
-        name = aggregate_name(call)
         with positioned(call):
             if isinstance(call.this, exp.Column) and isinstance(call.this.this, exp.Star):
                 self._check_table(call.this)
-            args = [binder.bind(a) for a in aggregate_arguments(call, name)]
             condition = TRUE if where is None else truth(binder.condition(where))
+            if isinstance(call, exp.Anonymous) and law_of(call) is not None:
+                macros = self.query.macros
+                return bind_state_call(call, aggregation, binder.bind, macros, condition)
+            name, arguments = aggregate_call(call)
+            args = [binder.bind(a) for a in arguments]
             return aggregation.bind(name, args, condition)
 
     def _check_table(self, star: exp.Column) -> None:
@@ -348,6 +354,8 @@ class SelectBinder:
             frame = frame_of(node, ScalarBinder(self).bind, self.domain, keys)
             if frame is not None and isinstance(call, FUNCTIONS):
                 frame, bind = bind_function(call, frame, ScalarBinder(self).bind, self.domain)
+            elif frame is not None and aggregate_name(call) in OF_ROWS:
+                raise unsupported(f"{aggregate_name(call).upper()}() of an ordered window", node)
             elif not is_aggregate(call):
                 raise unsupported(f"The window function {column_names.column_name(call)}", node)
             has_rows = frame is None or frame.is_never_empty

@@ -17,7 +17,10 @@ AGGREGATES: dict[type[exp.Expr] | str, str] = {
     exp.RegrAvgx: "regr_avgx", exp.RegrAvgy: "regr_avgy", exp.RegrSxx: "regr_sxx",
     exp.RegrSyy: "regr_syy", exp.RegrSxy: "regr_sxy", exp.Skewness: "skewness",
     exp.Kurtosis: "kurtosis", "kurtosis_pop": "kurtosis_pop", "sem": "sem",
-    "geomean": "geomean", "geometric_mean": "geomean",
+    "geomean": "geomean", "geometric_mean": "geomean", exp.Median: "median",
+    exp.PercentileCont: "quantile_cont", exp.PercentileDisc: "quantile_disc",
+    exp.Quantile: "quantile_disc", exp.Mode: "mode", exp.First: "first", exp.Last: "last",
+    exp.AnyValue: "any_value", "arbitrary": "first",
 }  # fmt: skip
 """Syntax nodes and function names of the aggregates."""
 
@@ -30,5 +33,15 @@ OF_PAIRS = frozenset(
 OF_MOMENTS = frozenset({"skewness", "kurtosis", "kurtosis_pop", "sem", "geomean"})
 """Statistics of numbers that are DOUBLE for every type."""
 
-AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean"})
+QUANTILES = frozenset({"quantile_cont", "quantile_disc"})
+"""Aggregates of a value and a fraction."""
+OF_ROWS = frozenset({"first", "last", "any_value"})
+"""Aggregates that depend on the order of rows."""
+DISTINCT = {
+    "count": "count_distinct", "sum": "sum_distinct", "avg": "avg_distinct",
+    **{name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or")},
+}  # fmt: skip
+"""The aggregates of distinct values, by name; repeated values do not change those with one name."""
+
+AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean", "quantile"})
 """Names of aggregates, for hints and completion."""

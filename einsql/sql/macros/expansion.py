@@ -15,6 +15,7 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
 from einsql.sql.macros.macros import Macro
+from einsql.sql.parser.aggregate_law import AggregateLaw, law_of
 from einsql.sql.parser.positions import locate, positioned, unsupported
 from einsql.sql.scope.scope import Scope
 
@@ -146,6 +147,8 @@ class MacroExpander:
             with positioned(node):
                 self._check_call(macro, node)
                 body = _substitution.expand(macro, node, lambda value: qualified(block, value))
+                if macro.law is not None:
+                    node, body = _aggregated(macro.law, node, body)
             node.replace(body)
             root = body if node is root else root
             stack.append(body)
@@ -164,9 +167,54 @@ class MacroExpander:
         if macro.name.lower() in call.meta.get("chain", ()):
             raise ProgrammingError(f"The macro {macro.name} refers to itself")
         self.count(macro, call)
-        if call.arg_key == "this" and isinstance(call.parent, exp.Filter | exp.Window):
+        if (
+            macro.law is None
+            and call.arg_key == "this"
+            and isinstance(call.parent, exp.Filter | exp.Window)
+        ):
             word = "FILTER" if isinstance(call.parent, exp.Filter) else "OVER"
             raise unsupported(f"{word} behind a macro", call, f"Write {word} inside the macro.")
+
+
+def _aggregated(law: AggregateLaw, call: exp.Expr, body: exp.Expr) -> tuple[exp.Expr, exp.Expr]:
+    """Moves FILTER and OVER behind a call to the state calls in its expansion.
+
+    Returns:
+        The syntax node that the expansion replaces, and the expansion.
+
+    Raises:
+        ProgrammingError: The aggregate has several results, and none is chosen.
+    """
+    outer = call
+    while isinstance(outer.parent, exp.Filter | exp.Window) and outer.arg_key == "this":
+        outer = outer.parent
+    if isinstance(body, exp.Tuple):
+        holder = outer.parent
+        while isinstance(holder, exp.Paren):
+            holder = holder.parent
+        wanted = holder.expression.name.lower() if isinstance(holder, exp.Dot) else ""
+        named = {e.alias.lower(): e.this for e in body.expressions}
+        if wanted not in named:
+            raise ProgrammingError(
+                f"{law.name}() has the results {', '.join(named)}",
+                hint=f"Write {law.name}(…).{next(iter(named))}.",
+            )
+        assert holder is not None
+        body, chosen = named[wanted], holder
+    else:
+        chosen = outer
+    if outer is not call:
+        around = outer.copy()
+        (hole,) = (n for n in around.walk() if n == call)
+        for state in [n for n in body.walk() if law_of(n) is not None]:
+            hole.replace(state.copy())
+            placed = around.copy()
+            hole = next(n for n in around.walk() if law_of(n) is law)
+            if state is body:
+                body = placed
+            else:
+                state.replace(placed)
+    return chosen, body
 
 
 def _roots(select: exp.Select) -> list[exp.Expr]:

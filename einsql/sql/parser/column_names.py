@@ -22,7 +22,7 @@ _OPERATORS: dict[type[exp.Expr], str] = {
     exp.NullSafeEQ: "IS NOT DISTINCT FROM", exp.NullSafeNEQ: "IS DISTINCT FROM",
 }  # fmt: skip
 _TYPES = {"INT": "INTEGER", "SMALLINT": "SMALLINT", "INT128": "HUGEINT", "FLOAT": "FLOAT"}
-_QUOTED = {"range", "add", "if", "nullif"}
+_QUOTED = {"range", "add", "if", "nullif", "mode", "first", "last"}
 """Keywords of DuckDB among the names of einsql's functions; they are quoted."""
 
 
@@ -149,6 +149,19 @@ def _count(node: exp.Expr) -> str:
     return _call("count", [node.this])
 
 
+_QUANTILES: dict[type[exp.Expr], str] = {
+    exp.PercentileCont: "quantile_cont",
+    exp.PercentileDisc: "quantile_disc",
+}
+
+
+def _within_group(node: exp.Expr) -> str:
+    call, order = node.this, as_sql(node.expression).strip()
+    if call.this is None:
+        return f"{_text(call)} WITHIN GROUP ( {order})"
+    return f"{_QUANTILES[type(call)]}({_text(call.this)} {order})"
+
+
 def _window(node: exp.Expr) -> str:
     parts = ", ".join(map(_text, node.args.get("partition_by") or []))
     call = _text(node.this).replace("count_star()", "count()", 1)
@@ -197,6 +210,10 @@ _PRINTERS: dict[type[exp.Expr], Callable[[exp.Expr], str]] = {
     exp.TryCast: _cast,
     exp.Log: _log,
     exp.Count: _count,
+    exp.Distinct: lambda node: f"DISTINCT {', '.join(map(_text, node.expressions))}",
+    exp.IgnoreNulls: lambda node: _text(node.this),
+    exp.WithinGroup: _within_group,
+    **{kind: lambda node: _call(_QUANTILES[type(node)], _arguments(node)) for kind in _QUANTILES},
     exp.Filter: lambda node: f"{_text(node.this)} FILTER (WHERE {_text(node.expression.this)})",
     exp.Window: _window,
     exp.Coalesce: lambda node: f"COALESCE({', '.join(map(_text, (node.this, *node.expressions)))})",

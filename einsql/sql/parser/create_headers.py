@@ -1,4 +1,4 @@
-"""Reads the head of a CREATE VIEW or CREATE MACRO statement without parsing the rest.
+"""Reads the head of a CREATE VIEW, MACRO or AGGREGATE statement without parsing the rest.
 
 A database stores definitions as text, and a text may be long. Lists of names need the head only.
 """
@@ -15,7 +15,7 @@ _HEAD = re.compile(
     rf"""
     {_BLANK}* CREATE {_BLANK}+ (?: OR {_BLANK}+ REPLACE {_BLANK}+ )?
     (?: TEMP(?:ORARY)? {_BLANK}+ )?
-    (?: (?P<view> VIEW ) | MACRO | FUNCTION ) {_BLANK}*
+    (?: (?P<view> VIEW ) | MACRO | FUNCTION | AGGREGATE ) {_BLANK}*
     (?: "(?P<quoted> (?: [^"] | "" )+ )" | (?P<plain> [^\W\d][\w$]* ) )
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,

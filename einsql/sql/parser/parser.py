@@ -188,9 +188,9 @@ class Reader(DefinitionReader):
             return self.foreign(start, error)
 
     def _is_definition(self, start: int) -> bool:
-        """True for CREATE and DROP TENSOR, VIEW and MACRO; DuckDB runs those of qualified views."""
+        """True for CREATE and DROP of einsql's objects; DuckDB runs those of qualified views."""
         words = [t.text.upper() for t in self.tokens[start : start + 9]]
-        kinds = ("TENSOR", "VIEW", "MACRO", "FUNCTION")
+        kinds = ("TENSOR", "VIEW", "MACRO", "FUNCTION", "AGGREGATE")
         if words[0] not in ("CREATE", "DROP") or not any(w in kinds for w in words[1:5]):
             return False
         return "VIEW" not in words[1:5] or not is_qualified(words, words.index("VIEW") + 1)

@@ -9,6 +9,7 @@ from sqlglot import exp
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error
+from einsql.sql.parser.aggregate_law import AggregateLaw
 from einsql.sql.parser.text_edits import Replaced
 
 
@@ -128,12 +129,18 @@ class CreateView:
     temporary: bool = False
 
 
+Types = tuple[exp.Expr | None, ...]
+"""The type of each parameter of a macro; None for a parameter of any type."""
+
+
 @dataclass(frozen=True, slots=True)
 class CreateMacro:
-    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body.
+    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body, or CREATE AGGREGATE.
 
     Attributes:
+        types: The type of each parameter; None for a parameter of any type.
         defaults: The default values of the last parameters, written `name := value`.
+        law: The law of an aggregate; None for a macro.
     """
 
     name: str
@@ -143,7 +150,9 @@ class CreateMacro:
     is_table: bool
     text: str
     temporary: bool = False
+    types: Types = ()
     defaults: tuple[exp.Expr, ...] = ()
+    law: AggregateLaw | None = None
 
 
 @dataclass(frozen=True, slots=True)

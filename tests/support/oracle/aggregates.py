@@ -96,6 +96,47 @@ class Aggregates:
         oracle = frame.of(fn, f"{argument.oracle}, {pair}")
         return replace(made, oracle=oracle, nullable=nullable, key=None)
 
+    def quantile(self, fn: str, fraction: str, e: E, frame: Frame) -> E:
+        """MEDIAN, QUANTILE_CONT or QUANTILE_DISC, which move by the greatest error at most."""
+        chosen = fn == "quantile_disc"
+        inner = f"{{0}}, {fraction}" if fraction else "{0}"
+        error = frame.of("max", e.error) if e.error else ""
+        if chosen:
+            return self._call(fn, inner, (e,), self._like(e, frame, error=error), frame)
+        self._meets(e)
+        dtype = "FLOAT" if e.dtype == "FLOAT" else "DOUBLE"
+        if e.is_integer and e.magnitude >= 2**53:
+            raise UnsoundError
+        carried = f"{error} + " if error else ""
+        own = f"{8 * UNIT[dtype]!r} * {frame.of('max', e.size)} + {TINY[dtype]}"
+        like = replace(self._like(e, frame, error=f"({carried}{own})"), dtype=dtype, bits=None)
+        return self._call(fn, inner, (e,), like, frame)
+
+    def mode(self, e: E, frame: Frame) -> E:
+        """MODE; einsql settles ties by the least value."""
+        if not e.exact:
+            raise UnsoundError
+        self.tags.add("ties")
+        made = self._call("mode", "{0}", (e,), self._like(e, frame), frame)
+        return replace(made, oracle=f"mode_of({frame.of('list', e.oracle)})")
+
+    def distinct(self, fn: str, e: E, frame: Frame) -> E:
+        """COUNT, SUM, MIN or MAX of distinct values."""
+        if not e.exact:
+            raise UnsoundError
+        like = self._like(e, frame)
+        if fn == "count":
+            like = replace(like, dtype="BIGINT", magnitude=float(frame.rows), bits=0)
+            like = replace(like, nullable=False, special=False)
+            made = self._call("count", "DISTINCT {0}", (e,), like, frame)
+            return replace(made, nullable=False)
+        if fn == "sum":
+            total = self.total(e, frame)
+            if total.raises:
+                raise UnsoundError
+            like = replace(total, sql="", oracle="")
+        return self._call(fn, "DISTINCT {0}", (e,), like, frame)
+
     def total(self, e: E, frame: Frame) -> E:
         """SUM."""
         self._meets(e)

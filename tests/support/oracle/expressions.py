@@ -317,7 +317,8 @@ class Expressions:
             [
                 (14, self._total), (4, self._count), (3, self._count_if), (5, self._min_max),
                 (5, self._mean), (2, self._product_of), (4, self._spread), (3, self._logical),
-                (3, self._pick), (2, self._lse), (2, self._bitwise),
+                (3, self._pick), (2, self._lse), (2, self._bitwise), (4, self._quantile),
+                (2, self._mode), (4, self._distinct),
             ]
         )  # fmt: skip
         if not frame.over and self.c.chance(15):
@@ -379,6 +380,20 @@ class Expressions:
             raise UnsoundError
         fn, key = self.c.pick(["arg_min", "arg_max"]), self.c.pick(keys)
         return self._attempt(lambda e: self.aggregates.pick(fn, key, e, frame), leaves, 1)
+
+    def _quantile(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
+        fn = self.c.pick(["median", "quantile_cont", "quantile_disc"])
+        fraction = "" if fn == "median" else self.c.pick(["0.25", "0.9", "0", "1", "0.3"])
+        return self._attempt(
+            lambda e: self.aggregates.quantile(fn, fraction, e, frame), leaves, depth
+        )
+
+    def _mode(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
+        return self._attempt(lambda e: self.aggregates.mode(e, frame), leaves, depth)
+
+    def _distinct(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
+        fn = self.c.pick(["count", "sum", "min", "max"])
+        return self._attempt(lambda e: self.aggregates.distinct(fn, e, frame), leaves, depth)
 
     def _lse(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
         return self._attempt(lambda e: self.aggregates.log_sum_exp(e, frame), leaves, depth)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MACROS = (
     "CREATE MACRO logsumexp(v) AS ln(sum(exp(v)))",
     "CREATE MACRO sigmoid(v) AS if(v::DOUBLE < 0, exp(v::DOUBLE), 1) / (1 + exp(-abs(v::DOUBLE)))",
+    "CREATE MACRO times(l, v) AS len(list_filter(l, lambda w: w = v))",
+    "CREATE MACRO mode_of(l) AS list_min(list_filter(list_distinct(l), lambda v: "
+    "times(l, v) = list_max(list_transform(l, lambda v: times(l, v)))))",
 )
 """What einsql has and DuckDB lacks; ERF comes from Python's math module."""
 

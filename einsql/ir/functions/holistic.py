@@ -1,0 +1,93 @@
+"""Holistic reductions: functions of all values of a group, which no bounded state replaces.
+
+Each function takes the selected values of one group in ascending order, at least one, with NaN as
+the greatest value. Zeros of both signs are equal. `kernels/vectorized/holistic.py` computes the
+same for many groups at once.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, floor
+from typing import Any
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.errors import DataError
+from einsql.ir.functions.functions import SCALARS
+from einsql.ir.functions.numeric import equal
+
+
+def position(count: int, fraction: float) -> int:
+    """The position of a discrete quantile: the least one with that share of values up to it.
+
+    Args:
+        count: The number of values, at least 1.
+        fraction: Read as the decimal number that its shortest spelling is.
+    """
+    return max(1, ceil(Fraction(repr(fraction)) * count)) - 1
+
+
+def between(low: Any, high: Any, share: Any, dtype: DType) -> Any:
+    """The values at a share of the way from `low` to `high`, as DuckDB rounds them.
+
+    Args:
+        low: Arrays of a type; of DECIMALs in units of the last digit.
+        high: Arrays of the same type.
+        share: DOUBLE, from 0 to 1.
+        dtype: The type.
+    """
+    if dtype is DType.FLOAT:
+        start = np.asarray(low, np.float64)
+        return (start + (np.asarray(high, np.float64) - start) * share).astype(np.float32)
+    value = low * (1.0 - share) + high * share
+    return value if dtype is DType.DOUBLE else np.trunc(value).astype(np.int64)
+
+
+def quantile_cont(values: np.ndarray, fraction: float) -> Any:
+    """The value at a fraction of the way from the first to the last, interpolated linearly."""
+    place = (len(values) - 1) * float(fraction)
+    low, high = values[floor(place)], values[ceil(place)]
+    if floor(place) == ceil(place):
+        return low
+    dtype = DType.DOUBLE if values.dtype.kind == "f" else DType.BIGINT
+    with np.errstate(all="ignore"):
+        return between(low, high, place - floor(place), dtype)
+
+
+def quantile_disc(values: np.ndarray, fraction: float) -> Any:
+    """The least value that is not exceeded by that fraction of the values."""
+    return values[position(len(values), float(fraction))]
+
+
+def mode(values: np.ndarray) -> Any:
+    """The most frequent value, the least one of several."""
+    starts = _starts(values)
+    return values[starts[np.diff(starts, append=len(values)).argmax()]]
+
+
+def count_distinct(values: np.ndarray) -> int:
+    """The number of different values."""
+    return len(_starts(values))
+
+
+def sum_distinct(values: np.ndarray) -> Any:
+    """The sum of the different values.
+
+    Raises:
+        DataError: A sum of integers does not fit BIGINT.
+    """
+    terms = values[_starts(values)]
+    if terms.dtype.kind == "f":
+        return terms.sum()
+    total = sum(map(int, terms))
+    lo, hi = DType.BIGINT.range
+    if not lo <= total <= hi:
+        raise DataError(SCALARS["add"].fails[DType.BIGINT].reason)
+    return total
+
+
+def _starts(values: np.ndarray) -> np.ndarray:
+    """The first position of each different value."""
+    return np.flatnonzero(np.concatenate([[True], ~equal(values[1:], values[:-1])]))
