@@ -36,7 +36,7 @@ def arrays(shape: Shape) -> dict[str, np.ndarray]:
 
 
 def connected(given: dict[str, np.ndarray], sites: int, **config: Any) -> einsql.Connection:
-    con = einsql.connect(config={"sites": sites, **config})
+    con = einsql.connect(config={"sites": sites, "cost": "floats", **config})
     for name, array in given.items():
         con.register(name, array, dims=("h", KEYS[name], "d"))
     return con
