@@ -23,7 +23,7 @@ from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites
 from einsql.planner.compile import at_sites, check_domains, compiler, grouping, joining
-from einsql.planner.split_keys import in_parts
+from einsql.planner.split_keys import planned
 from einsql.storage.fields import PlacedFields
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def on_sites(
     Raises:
         Error: See `check_domains`.
     """
-    plan = sited(optimized.roots, settings)
-    optimized, plan = in_parts(optimized, plan, settings, partial(sited, settings=settings))
+    again = partial(sited, settings=settings)
+    optimized, plan = planned(optimized, settings, lambda o: (o, again(o.roots)), again)
     return OnSites(optimized, plan, _program(plan.program, settings, cluster, note))
 
 
