@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,16 @@ from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor
 from einsql.engine.tiered_sites import TieredSites
-from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum, Roots, walk
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Floats, Objective, Seconds, SentBytes, decompose
-from einsql.optimizer.graph_optimizer import with_split_keys
 from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
 from einsql.optimizer.rewrite.order_search import Orders
 from einsql.optimizer.rewrite.pipeline import reordered
 from einsql.optimizer.rewrite.rules import Optimized
-from einsql.optimizer.rewrite.softmax import Softmax, softmaxes
-from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites
 from einsql.planner.compile import at_sites, check_domains, compiler, grouping, joining
+from einsql.planner.split_keys import planned
 from einsql.storage.fields import PlacedFields
 
 if TYPE_CHECKING:
@@ -40,10 +38,6 @@ else:  # imported for plans on ranks, and for plan files, only
     rank_program = LazyModule("einsql.engine.ranks.program")
 
 
-MOST_SITES = 256
-"""The maximum of sites for which a graph with cut keys is planned again with these in parts.
-
-LLaMA-7B takes twice as long to plan at 64 sites, and several times as long at 1024."""
 MOST_ORDERS = 64
 """The maximum of combinations of contraction orders whose cuts are estimated."""
 MOST_OPERATIONS = 1024
@@ -179,54 +173,6 @@ def objective_of(settings: Settings) -> Objective:
     return SentBytes(memory) if settings.cost == "bytes" else Floats(memory)
 
 
-def _split(optimized: Optimized, plan: SitePlan, settings: Settings) -> tuple[Optimized, SitePlan]:
-    """Returns a graph and its plan, with the keys of each softmax in the parts of their cut.
-
-    A cut of the keys leaves the operations of a softmax in separate steps, because the maximum of
-    all keys comes first. In parts they are one step. The better one of both plans is returned, or
-    the one that the plan file of the settings is for.
-    """
-    parts = _parts_cut(optimized.roots, plan, settings)
-    if not parts:
-        return optimized, plan
-    other = with_split_keys(optimized, parts)
-    try:
-        new = sited(other.roots, settings)
-    except OperationalError:  # an operation exceeds the memory of a site
-        return optimized, plan
-    objective = objective_of(settings)
-    if new.cut.plan_file or new.measure(objective) < plan.measure(objective):
-        return other, new
-    return optimized, plan
-
-
-def _parts_cut(roots: Roots, plan: SitePlan, settings: Settings) -> dict[int, int]:
-    """Returns the parts of the keys of each softmax whose keys a search has cut."""
-    searched = plan.cut.strategy in ("eindecomp", "exact") and not plan.cut.plan_file
-    fuses = grouping(settings) is not None and SPLIT_KEYS.name not in settings.disabled_rules
-    if not (searched and fuses and 1 < settings.sites <= MOST_SITES):
-        return {}
-    nodes = (n for n in walk(*roots) if isinstance(n, EinSum))
-    cuts = {id(n): c for n, c in zip(nodes, plan.cut.cuts, strict=True)}
-    parts = {
-        id(s.top): max(cuts[id(x.origin)].parts[x.along] for x in s.sums)
-        for s in softmaxes(roots)
-        if not _merges_parts(s)
-    }
-    return {top: number for top, number in parts.items() if number > 1}
-
-
-def _merges_parts(softmax: Softmax) -> bool:
-    """Returns whether the keys of a softmax are parts, which a hint already cuts."""
-    reads = ((o.source, o.labels) for o in softmax.top.operands)
-    return any(
-        softmax.axis.label == label and key in dict(source.hint)
-        for source, labels in reads
-        if isinstance(source, EinSum)
-        for key, label in zip(source.keys, labels, strict=True)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class OnSites:
     """A graph over several sites.
@@ -260,7 +206,9 @@ def on_sites(
     Raises:
         Error: See `check_domains`.
     """
-    graph, plan = _split(*ordered(optimized, settings), settings)
+    objective, again = objective_of(settings), partial(sited, settings=settings)
+    in_order = partial(ordered, settings=settings)
+    graph, plan = planned(optimized, settings, objective, in_order, again)
     return OnSites(graph, plan, _program(plan.program, settings, cluster, note))
 
 

@@ -36,7 +36,7 @@ def arrays(shape: Shape) -> dict[str, np.ndarray]:
 
 
 def connected(given: dict[str, np.ndarray], sites: int, **config: Any) -> einsql.Connection:
-    con = einsql.connect(config={"sites": sites, **config})
+    con = einsql.connect(config={"sites": sites, "cost": "floats", **config})
     for name, array in given.items():
         con.register(name, array, dims=("h", KEYS[name], "d"))
     return con
@@ -91,7 +91,8 @@ def test_parts_merge_to_the_answer_of_all_keys(mask: str) -> None:
         con.execute(f"SET sites = {sites}")
         sql = attention(MASKS[mask], sites)
         np.testing.assert_allclose(rows_of(con, sql), wanted, rtol=2e-5, atol=2e-6)
-    assert parts_of(report(con, sql)["nodes"]) == {5}
+    if mask in ("none", "causal"):
+        assert parts_of(report(con, sql)["nodes"]) == {5}
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
