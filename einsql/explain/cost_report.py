@@ -68,8 +68,14 @@ class Operation:
         return (*self.before, self.number, *self.after)
 
 
-def operations_of(cut: Decomposition, placed: Program) -> list[Operation]:
-    """Returns the operations of a plan, producers first."""
+def operations_of(cut: Decomposition, placed: Program, names: Mapping[int, str]) -> list[Operation]:
+    """Returns the operations of a plan, producers first.
+
+    Args:
+        cut: The cuts of the operations.
+        placed: The steps of every site.
+        names: The name of each node of the graph, by id.
+    """
     after: dict[int, list[int]] = {}
     merged: dict[int, int] = {}
     for n, step in enumerate(placed.steps):
@@ -81,7 +87,9 @@ def operations_of(cut: Decomposition, placed: Program) -> list[Operation]:
     seen = {n for steps in after.values() for n in steps}
     operations = []
     locals_ = ((n, step) for n, step in enumerate(placed.steps) if isinstance(step, Local))
-    for one, (n, local) in zip(cut.cuts, locals_, strict=True):
+    by_name = {names[id(step.node)]: (n, step) for n, step in locals_}
+    for one in cut.cuts:
+        n, local = by_name[one.name]
         brought = (s for s in dict.fromkeys(local.operands) if s not in seen)
         before = tuple(s for s in brought if isinstance(placed.steps[s], Load | Exchange))
         seen.update(before)

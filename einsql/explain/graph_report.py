@@ -69,7 +69,7 @@ def graph_report(
     cut, placed = site_plan.cut, site_plan.program
     names = node_names(roots)
     predicted = predict(placed, settings.machine)
-    operations = operations_of(cut, placed)
+    operations = operations_of(cut, placed, names)
     mesh = Mesh(settings.mesh) if settings.mesh_in_force else None
     nodes = operation_reports(operations, placed, predicted, names, by_site, mesh)
     simulation = None

@@ -152,7 +152,7 @@ class _Levels:
             return straight_line(plan, self.settings, self.steps, self.verbose)
         derived = None
         if self.verbose and plan.cut is not None:
-            operations = operations_of(plan.cut, plan.placed)
+            operations = operations_of(plan.cut, plan.placed, node_names(plan.optimized.roots))
             derived = StepsReport(source="einsum", steps=_steps_of(operations, plan.placed))
         return self._steps(plan.placed, derived)
 

@@ -19,12 +19,11 @@ from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.hybrid.fragments import FragmentRunner
 from einsql.hybrid.macro_shipping import Defined, definitions
+from einsql.hybrid.registered_functions import register
 from einsql.hybrid.split.core import split_block
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.prelude import ERF
 from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.hybrid.split.statement import query_of, split_statement
-from einsql.ir.functions import SCALARS
 from einsql.planner.outcome import Rows
 from einsql.planner.queries import query_binder
 from einsql.sql.functions.hints import function_hint
@@ -64,7 +63,7 @@ class Hybrid:
         runner: The runner of the fragments.
         defined: einsql's views and macros that the text needs, in dependency order: the kind
             to DROP, the name, and the text after CREATE VIEW or MACRO.
-        needs_erf: Whether the text calls ERF, which DuckDB lacks.
+        functions: The Python functions that the text calls, by their names in DuckDB.
         hinted: Whether the text for DuckDB contains an optimizer hint.
         is_query: Whether binding the statement for its columns has no side effects.
         version: The store's version when the statement was split.
@@ -75,7 +74,7 @@ class Hybrid:
     runner: FragmentRunner
     defined: list[Defined] = field(default_factory=list)
     is_query: bool = True
-    needs_erf: bool = False
+    functions: tuple[str, ...] = ()
     hinted: bool = False
     version: int = -1
     tables: object = None
@@ -129,7 +128,7 @@ def split_from(ctx: Context, sql: str, start: int) -> Hybrid:
     hybrid.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
-    hybrid.defined, hybrid.needs_erf = definitions(ctx, hybrid.text, hybrid.parts)
+    hybrid.defined, hybrid.functions = definitions(ctx, hybrid.text, hybrid.parts)
     return hybrid
 
 
@@ -152,7 +151,7 @@ def split_duckdb_statement(ctx: Context, sql: str) -> Hybrid:
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
     hybrid = Hybrid(splitter.edits.result(0, len(sql)), parts, runner, is_query=False)
-    hybrid.defined, hybrid.needs_erf = definitions(ctx, hybrid.text, hybrid.parts)
+    hybrid.defined, hybrid.functions = definitions(ctx, hybrid.text, hybrid.parts)
     return hybrid
 
 
@@ -254,7 +253,7 @@ def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
         runner=hybrid.runner,
         defined=hybrid.defined,
         is_query=False,
-        needs_erf=hybrid.needs_erf,
+        functions=hybrid.functions,
     )
     relations = _relations(ctx, hybrid) if analyze else _empties(ctx, hybrid)
     with ctx.duck.showing(relations):
@@ -358,8 +357,9 @@ def _table(
     duck, text = ctx.duck.con, hybrid.text.text
     there: list[str] = []
     try:
-        if hybrid.needs_erf:
-            ctx.duck.register_function(ERF, SCALARS["erf"].numpy)
+        ctx.duck.functions.raised()  # forgets what was raised before
+        for called in hybrid.functions:
+            register(ctx.duck, called)
         for kind, name, definition in hybrid.defined:
             word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
             duck.execute(f"CREATE {word} {definition}").fetchall()
@@ -380,6 +380,10 @@ def _table(
     except (duckdb.Error, RuntimeError, UnicodeDecodeError) as error:  # as for `translated`
         if is_cancelled(error):
             raise
+        raised = ctx.duck.functions.raised()
+        if isinstance(raised, Error):  # of a Python function of the user
+            ctx.duck.failed(error)
+            raise raised from raised.__cause__
         failure = translate(error, "\n".join([text, *(d for _, _, d in hybrid.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
         if unplaced and not ctx.store.in_transaction:  # EXPLAIN would abort a usable transaction

@@ -13,9 +13,10 @@ from einsql.core.big_stack import require_room
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.prelude import PRELUDE, called
+from einsql.hybrid.split.prelude import ERF, PRELUDE, called
 from einsql.hybrid.split.split import Parts, Splitter
 from einsql.hybrid.split.statement import split_statement
+from einsql.ir.functions.python_functions import function_name
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.storage.objects import Body, Damaged, Definition, damage_error, macro_key
@@ -27,18 +28,19 @@ Defined = tuple[str, str, str]
 """The kind to DROP, the name, and the text after CREATE VIEW or MACRO."""
 
 
-def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined], bool]:
+def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined], tuple[str, ...]]:
     """Returns the views and macros that a text for DuckDB needs, in dependency order.
 
     Returns:
-        The definitions, and whether they or the text call ERF, which DuckDB lacks.
+        The definitions, and the Python functions that they or the text call, by their names in
+        DuckDB.
 
     Raises:
         NotSupportedError: A macro reads its parameter as a table.
     """
     relations = parts.relations
     defined: list[Defined] = []
-    needs_erf = False
+    functions: list[str] = []
     depth = 0
     seen: set[str] = set()
 
@@ -75,11 +77,12 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
             defined.append(("VIEW", existing.name, within(lambda: _view(existing, parts))))
 
     def macro(low: str) -> None:
-        nonlocal needs_erf
         existing, name = ctx.store.get(macro_key(low)), macro_key(low)
         if name in seen:
             return
         seen.add(name)
+        if function_name(low) is not None:
+            functions.append(low)
         if existing is None and (known := built_in(low)) is not None:
             existing = Definition(name, "macro", known.text, lambda: Body(known, 0))
         if isinstance(existing, Damaged):
@@ -91,13 +94,14 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         elif low in PRELUDE:
             body = PRELUDE[low]
             visit(body)
-            needs_erf |= low == "erf"
+            if low == "erf":
+                functions.append(ERF)
         else:
             return
         defined.append(("MACRO TABLE" if " AS TABLE " in body.upper() else "MACRO", low, body))
 
     visit(text.text)
-    return defined, needs_erf
+    return defined, tuple(functions)
 
 
 def _view(definition: Definition, parts: Parts) -> str:

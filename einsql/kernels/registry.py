@@ -12,11 +12,12 @@ import numpy as np
 from einsql.core.lazy_module import lazy_modules
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
-from einsql.ir.einsum.conditional_outputs import beside
+from einsql.ir.einsum.conditional_outputs import always, beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.ir.einsum.partial_states import is_holistic, merges
 from einsql.ir.einsum.reasons import Reason
 from einsql.ir.einsum.states import has_states, point_merges, state_name
+from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.loops.half_precision import match_floats, stores_half
@@ -28,7 +29,7 @@ from einsql.kernels.matmul.contraction import (
     is_contraction,
 )
 from einsql.kernels.matmul.match import product_of, refused_product
-from einsql.kernels.scalars import failure_of
+from einsql.kernels.scalars import failure_of, opaque_functions
 from einsql.kernels.tiers import Tiered
 from einsql.kernels.vectorized.views import VIEWS
 
@@ -177,6 +178,9 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
     Raises:
         InternalError: No kernel supports the node.
     """
+    functions = opaque_functions(node)
+    if functions:
+        return _compile_opaque(always(node), functions)
     compiled = _chosen(node, jit)
     if not compiled.calls_blas:
         refusal = refused_product(node)
@@ -185,6 +189,18 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
     if jit != "auto" or compiled.views or write_of(compiled.run) is not None:
         return compiled
     return replace(compiled, run=Tiered(compiled.run, lambda: _chosen(node, "never").run))
+
+
+def _compile_opaque(node: EinSum, functions: Sequence[str]) -> CompiledNode[Runner]:
+    """Compiles a node with Python functions, which have no code for kernels."""
+    part = sparse.narrowed(node) if _reads_sparse(node) else None
+    run = vector.compile_vector(node if part is None else part)
+    if part is not None:
+        run = sparse.over_parts(node, run)
+    names = " and ".join(map(shown_name, functions))
+    what = "is a Python function" if len(functions) == 1 else "are Python functions"
+    compiled = VECTOR.compiled(node, run)
+    return replace(compiled, reason=Reason("no kernel", (f"{names} {what}",)))
 
 
 def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:

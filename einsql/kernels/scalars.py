@@ -11,6 +11,7 @@ from einsql.ir.einsum.graph import (
     EinSum,
     Expr,
     Value,
+    exprs,
     labels_of,
     operands_of,
     subexpressions,
@@ -62,6 +63,14 @@ def derived_axes(node: EinSum) -> list[tuple[Axis, Expr]]:
         ordered.append(ready)
         known.add(ready[0].label)
     return ordered
+
+
+def opaque_functions(*nodes: EinSum) -> list[str]:
+    """The unique names of the Python functions that nodes call, which run in NumPy only."""
+    roots = (root for node in nodes for root in exprs(node))
+    calls = (e.fn for root in roots for e in subexpressions(root) if isinstance(e, Call))
+    opaque = (fn for fn in calls if fn in SCALARS and SCALARS[fn].opaque)
+    return list(dict.fromkeys(opaque))
 
 
 def failure_of(e: Call) -> Failure | None:

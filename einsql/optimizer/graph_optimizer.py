@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from time import perf_counter
+
 from einsql.errors import InterfaceError, suggest
-from einsql.ir.einsum.graph import Node
+from einsql.ir.einsum.graph import EinSum, Node
 from einsql.optimizer.rewrite.pipeline import GROUP_NODES, RULES, run_stages
-from einsql.optimizer.rewrite.rules import Optimized
+from einsql.optimizer.rewrite.rules import Optimized, Step
+from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS, hinted
+from einsql.optimizer.rewrite.verify import verify
 
 
 def optimize(
@@ -31,6 +36,25 @@ def optimize(
     """
     check_rules(disabled, until)
     return run_stages(roots, disabled=disabled, until=until, sited=sited, alone=alone)
+
+
+def with_split_keys(optimized: Optimized, parts: Mapping[int, int]) -> Optimized:
+    """Splits the keys of softmaxes of an optimized graph into parts.
+
+    Args:
+        optimized: The graph and its trace.
+        parts: The numbers of parts, by the ids of the nodes that compute the maxima.
+
+    Raises:
+        InternalError: The rule left a malformed graph behind.
+    """
+    old, start = hinted(optimized.roots, parts), perf_counter()
+    new, fired = SPLIT_KEYS.apply(old, {})
+    verified: dict[int, EinSum] = {}
+    for rewritten, root in zip(new, old, strict=True):
+        verify(rewritten, root.schema, verified, drops_flags=False)
+    step = Step(SPLIT_KEYS, fired, perf_counter() - start, old, new)
+    return Optimized(new, (*optimized.trace, step))
 
 
 def check_rules(disabled: frozenset[str], until: str | None = None) -> None:

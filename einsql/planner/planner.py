@@ -18,7 +18,7 @@ from einsql.core.unknowns import Recorder
 from einsql.engine.step import GraphExecutor, Tick
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
-from einsql.optimizer import optimize
+from einsql.optimizer import Optimized, optimize
 from einsql.planner.compile import check_domains, compiled
 from einsql.planner.dependencies import (
     Dependency,
@@ -361,13 +361,13 @@ class BinderCatalog:
         check_domains(root)
         return device_program.DeviceProgram(root, self.settings, self.store.lasts)
 
-    def on_sites(self, roots: Roots) -> OnSites:
+    def on_sites(self, optimized: Optimized) -> OnSites:
         """Cuts a graph over the sites of the settings, and compiles it.
 
         Raises:
             Error: See `check_domains`.
         """
-        return sites.on_sites(roots, self.settings, self.cluster, self.store.placed)
+        return sites.on_sites(optimized, self.settings, self.cluster, self.store.placed)
 
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Computes the bounds of an expression from the data."""
@@ -379,7 +379,7 @@ class BinderCatalog:
         if parts:
             fields = tile_plan.computed(parts, fields, self.tick)
         on_ranks = self.cluster is not None
-        program = self.on_sites((root,)).program if on_ranks else self.compiled(root)
+        program = self.on_sites(Optimized((root,), ())).program if on_ranks else self.compiled(root)
         (extremes,) = program.run(fields, self.tick)
         bounds = bounds_probe.bounds_in(extremes, points)
         if parts or on_ranks:
@@ -450,8 +450,8 @@ def make_plan(
     site_plan: SitePlan | None = None
     program: GraphExecutor
     if several:
-        sited = catalog.on_sites(optimized.roots)
-        site_plan, program = sited.plan, sited.program
+        sited = catalog.on_sites(optimized)
+        optimized, site_plan, program = sited.optimized, sited.plan, sited.program
         cut = site_plan.cut
         if cut.plan_notice:
             catalog.shared.notice_once(notices, cut.plan_notice)

@@ -37,13 +37,14 @@ if TYPE_CHECKING:
     from einsql.explain.explanation import Explanation
     from einsql.hybrid import duckdb_statements
     from einsql.planner import plan_files
-    from einsql.session import einsum_call
+    from einsql.session import create_function, einsum_call
     from einsql.storage.database.memory import Database
     from einsql.storage.duckdb.connection import Duck
 else:  # imported for variables in FROM, `einsum`, plan files, and sessions on ranks
     windows = LazyModule("einsql.engine.ranks.windows")
     duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
     plan_files = LazyModule("einsql.planner.plan_files")
+    create_function = LazyModule("einsql.session.create_function")
     einsum_call = LazyModule("einsql.session.einsum_call")
     _options = LazyModule("einsql.explain.options")
 
@@ -143,6 +144,64 @@ class Connection(Lifetime):
             self.execute(f"DROP TABLE temp.{in_quotes(str(name))}")
         else:
             self.store.unregister(str(name))
+
+    def create_function(
+        self, name: str, function: Callable[..., Any], parameters: Any = None,
+        return_type: Any = None, *, type: Any = "native", null_handling: Any = "default",
+        exception_handling: Any = "default", side_effects: bool = False, trace: bool = True,
+        derivative: Any = None, commutative: bool = False, associative: bool = False,
+        identity: float | bool | None = None, annihilator: float | bool | None = None,
+        monotone: str = "",
+    ) -> None:  # fmt: skip
+        """Creates a scalar function from a Python function, as DuckDB's method of this name.
+
+        The first eight arguments are DuckDB's. A function of numbers is called with recording
+        objects; if its operations can be recorded, it is the same expression as its SQL spelling.
+        Any other function runs over arrays of the present and selected elements. The function is
+        never called for NULL, and never written to a database file.
+
+        Args:
+            name: The name in SQL.
+            function: The Python function.
+            parameters: The types of its parameters, such as `["DOUBLE", "INTEGER"]`; by default
+                its annotations.
+            return_type: The type of its result; by default its annotation.
+            type: "native" for a function of numbers, "arrow" for one of arrays of PyArrow, "numpy"
+                for one of NumPy arrays.
+            null_handling: "default", or "special" for a function that DuckDB calls for NULL, too.
+            exception_handling: "default", or "return_null" for a function whose exceptions are NULL
+                in DuckDB.
+            side_effects: Whether equal calls may differ; such a function runs in DuckDB.
+            trace: Whether its operations may be recorded.
+            derivative: Its partial derivatives: a Python function that returns them, or an
+                expression of SQL over the parameters for each. A function with `derivative` is not
+                recorded.
+            commutative: Whether f(x, y) = f(y, x). Laws are tested on samples.
+            associative: Whether f(f(x, y), z) = f(x, f(y, z)).
+            identity: The value e with f(x, e) = x.
+            annihilator: The value z with f(x, z) = z for every finite x.
+            monotone: "increasing" or "decreasing", for a function of one argument.
+
+        Raises:
+            InterfaceError: A type or an option is wrong.
+            ProgrammingError: The name is taken, or a law has a counterexample.
+        """
+        self.check_open()
+        options = create_function.Options(
+            type, null_handling, exception_handling, side_effects, trace, derivative,
+            commutative, associative, identity, annihilator, monotone,
+        )  # fmt: skip
+        types = parameters, return_type
+        create_function.create_function(self.context, self.execute, name, function, types, options)
+
+    def remove_function(self, name: str) -> None:
+        """Removes a function that `create_function` has created.
+
+        Raises:
+            ProgrammingError: There is no such function.
+        """
+        self.check_open()
+        create_function.remove_function(self.context, self.execute, name)
 
     def explain(
         self, sql: str, *, analyze: bool = False, verbose: bool = False, simulate: bool = False,

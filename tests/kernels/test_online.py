@@ -35,6 +35,15 @@ ADDED = (
     "FROM y JOIN mask USING (s, t)),"
 )
 
+SAFE = f"""WITH {ADDED}
+m AS (SELECT h, s, MAX(val) AS val FROM x GROUP BY h, s),
+e AS (SELECT h, s, t, EXP(x.val - CASE WHEN m.val = CAST('-inf' AS FLOAT) THEN 0 ELSE m.val END)
+  AS val FROM x JOIN m USING (h, s)),
+z AS (SELECT h, s, SUM(val) AS val FROM e GROUP BY h, s),
+o AS (SELECT h, s, d, SUM(e.val * v.val) AS val FROM e JOIN v USING (h, t) GROUP BY h, s, d)
+SELECT h, s, d, o.val AS val, z.val AS l FROM o JOIN z USING (h, s)"""
+"""Weights with 0 in the place of a maximum of -infinity, as a part of the keys has them."""
+
 
 def _attention(where: str = "") -> str:
     return f"WITH x AS ({SCORES.format(where=where)}),{WEIGHTS}"
@@ -135,6 +144,15 @@ def test_masks_may_leave_parts_of_a_row_empty(con: einsql.Connection) -> None:
     mask[6, 70:] = 1.0
     _registered(con, "mask", mask, ...)
     _same(con, STATEMENTS["added"])
+
+
+def test_weights_of_minus_infinity_may_be_zero(con: einsql.Connection) -> None:
+    mask = np.where(np.arange(INNER) < 40, -np.inf, np.zeros((ROWS, INNER)))
+    mask[5] = -np.inf
+    _registered(con, "mask", mask, ...)
+    _same(con, SAFE)
+    zeros = [row for row in con.execute(SAFE).fetchall() if row[1] == 5]
+    assert {row[3:] for row in zeros} == {(0.0, 0.0)}
 
 
 def test_rows_that_a_mask_leaves_empty_are_absent(con: einsql.Connection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -207,6 +208,18 @@ def showing() -> EinSum:
     return EinSum(axes, rows, TRUE, ("h", "i"), (total,))
 
 
+def weighting() -> EinSum:
+    """Weighted means with weights by a softmax whose keys have a hint; equal scores are exact."""
+    x, v = tensor("x", (0, 4), (1, 9)), tensor("v", (1, 9), (0, 3))
+    score = times(val(0), Const(0.0, D))
+    most = replace(einsum("ij->i", x, value=score, reduction="max"), hint=(("j", 3),))
+    power = call("exp", D, call("sub", D, score, val(1)))
+    weights = einsum("ij,i->ij", x, most, value=power)
+    total = einsum("ij->i", weights, reduction="sum")
+    share = times(call("div", D, val(0), val(1)), val(2))
+    return einsum("ij,i,jk->ik", weights, total, v, value=share, reduction="sum")
+
+
 def turning() -> EinSum:
     """A map whose result has the operand's keys in the other order."""
     more = call("add", D, val(0), Const(1.0, D))
@@ -258,6 +271,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "split-quotients": dividing,
     "solve-keys": solving,
     "split-labels": splitting,
+    "split-keys": weighting,
     "show-digits": showing,
     "order-keys": turning,
 }
@@ -331,6 +345,7 @@ def test_rules_fire_on_random_graphs() -> None:
         pulling,
         hoisting,
         factoring,
+        weighting,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)

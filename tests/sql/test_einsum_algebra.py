@@ -131,7 +131,7 @@ def test_results_over_no_values() -> None:
     nothing = np.ones((2, 0))
     for reduce, expected in {
         "sum": 0, "product": 1, "min": np.inf, "max": -np.inf, "avg": np.nan, "count": 0,
-        "logsumexp": -np.inf, "stddev": np.nan,
+        "logsumexp": -np.inf, "stddev": np.nan, "median": np.nan, "mode": np.nan, "last": np.nan,
     }.items():  # fmt: skip
         result = einsql.einsum("ij->i", nothing, reduce=reduce)
         np.testing.assert_array_equal(result, np.full(2, expected))
@@ -145,6 +145,7 @@ def test_results_over_no_values() -> None:
         ("combine := 'adds'", 'Did you mean "add"', "combine"),
         ("combine := 'exp'", "EINSUM cannot combine by 'exp'", "combine"),
         ("reduce := 'arg_min'", "EINSUM cannot reduce by 'arg_min'", "reduce"),
+        ("reduce := 'quantile_cont'", "EINSUM cannot reduce by 'quantile_cont'", "reduce"),
         ("reduce := 3", "EINSUM has no option reduce := 3", "reduce"),
         ("combined := 'add'", "combine := 'add', reduce := 'min' set", "combined"),
         ("reduce := 'bool_or'", "needs a BOOLEAN", "EINSUM"),

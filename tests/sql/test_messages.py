@@ -245,7 +245,7 @@ def test_mistakes_far_into_a_line_have_their_position(wrong: str) -> None:
 def test_a_guess_unlike_what_was_written_is_not_passed_on() -> None:
     with pytest.raises(einsql.Error, match="Function with name strngth does not exist") as caught:
         connection().execute("SELECT strngth('a') AS s FROM range(2)")
-    assert caught.value.hint == ""
+    assert "Did you mean" not in caught.value.hint
 
 
 def test_parameters_that_do_not_fit_say_what_does() -> None:

@@ -130,7 +130,7 @@ REFUSED = [
     ("CREATE MACRO f(p) AS p AS q", "one expression", ""),
     ("CREATE MACRO f(p) AS DISTINCT p", "one expression", ""),
     ("CREATE MACRO f(p) AS *", "one expression", ""),
-    ("CREATE MACRO f(p q) AS p", "Expected", "q"),
+    ("CREATE MACRO f(p q) AS p", "There is no type q", "q"),
     ("CREATE MACRO f(p,) AS p", "Expected a parameter", ")"),
     ("CREATE MACRO f(p, P) AS p", "twice", "P"),
     ("CREATE MACRO f(p := 1, q) AS p", "default", ""),

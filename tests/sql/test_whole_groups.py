@@ -206,6 +206,14 @@ def test_refused_with_a_reason(con: einsql.Connection, call: str, message: str) 
     assert raised.value.position is not None
 
 
+def test_reductions_of_einsum() -> None:
+    a, b = (np.random.default_rng(n).integers(0, 5, (4, 6)).astype(np.float64) for n in (0, 1))
+    products = a[:, None] * b
+    got = einsql.einsum("ij,kj->ik", a, b, reduce="median")
+    np.testing.assert_array_equal(got, np.median(products, axis=2))
+    np.testing.assert_array_equal(einsql.einsum("ij->i", a, reduce="last"), a[:, -1])
+
+
 def test_no_gradient(con: einsql.Connection) -> None:
     con.register("a", np.ones((2, 2)), dims=("i", "j"))
     for call, name in (("MEDIAN(val)", "QUANTILE_CONT"), ("FIRST(val)", "ARG_MIN")):

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 import numpy as np
 
 from einsql.core.boxes import common
+from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Key, Schema
 from einsql.engine.exchange import Held, paste, slices
 from einsql.engine.ranks import storage
@@ -26,6 +28,7 @@ from einsql.engine.ranks.shipping import (
     distribution_of,
     is_joint,
     is_light,
+    nodes_of,
     sliced,
     working,
 )
@@ -37,8 +40,14 @@ from einsql.errors import RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Exchange, Load, Program
+from einsql.kernels.scalars import opaque_functions
 from einsql.storage.fields import LocalFields, Term, WindowFields, count_keys
 from einsql.storage.files import FileFields
+
+if TYPE_CHECKING:
+    from einsql.ir.functions import shipping as functions_of_ranks
+else:  # loaded for Python functions; it also tells pickle how to send them
+    functions_of_ranks = LazyModule("einsql.ir.functions.shipping")
 
 Keep = Callable[[str, Arrays, "RankFields"], None]
 """Callback for an input that ranks cache: its name, its fields, and its fields on the ranks."""
@@ -338,6 +347,9 @@ class RankProgram(GraphExecutor):
         cluster, repeated = self._cluster, True
         if self._plan is None or not cluster.knows(self._plan):
             plan = cluster.plan()
+            functions = opaque_functions(*nodes_of(self.program))
+            if functions:
+                functions_of_ranks.check(functions)
             cluster.all(Ship(plan.number, detached(self.program), self._jit), tick)
             self._plan, repeated, self._compiled = plan, False, False
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}

@@ -16,7 +16,7 @@ from einsql.engine.ranks.messages import Command, Sent, Slice, Source
 from einsql.engine.ranks.tile_store import nbytes
 from einsql.engine.spmd_executor import ALONG
 from einsql.engine.step import Arrays
-from einsql.ir.einsum.graph import Input, Operand
+from einsql.ir.einsum.graph import EinSum, Input, Operand
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, Step
 
@@ -67,6 +67,11 @@ def detached(program: Program) -> Program:
         return replace(step, node=replace(step.node, operands=operands))
 
     return replace(program, steps=tuple(map(alone, program.steps)))
+
+
+def nodes_of(program: Program) -> list[EinSum]:
+    """Returns the operations that a program's steps compute."""
+    return [s.node for s in program.steps if isinstance(s, Local | Complete)]
 
 
 def is_joint(program: Program) -> bool:

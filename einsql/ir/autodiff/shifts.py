@@ -68,13 +68,13 @@ def _through(
             leaves[n, name] = change
             labels.add(tuple(o.labels[p] for p in places))
     defined = (a.define for a in node.axes if a.define is not None)
-    if len(labels) > 1 or any(_of(e, leaves) != SAME for e in (node.guard, *defined)):
+    if len(labels) > 1 or any(change_of(e, leaves) != SAME for e in (node.guard, *defined)):
         return None
     node_changes: dict[tuple[int, str], _Shift] = {}
     for output in node.outputs:
-        if _of(output.where, leaves) != SAME:
+        if change_of(output.where, leaves) != SAME:
             return None
-        changes = [_of(e, leaves) for e in output.args]
+        changes = [change_of(e, leaves) for e in output.args]
         if all(c == SAME for c in changes):
             continue
         field_change, (shifted,) = changes[0], labels
@@ -96,7 +96,7 @@ def _keeps(reduction: str | None, change: Change) -> bool:
     return reduction in (None, "max", "min") or (reduction == "sum" and change.step == 0)
 
 
-def _of(root: Expr, leaves: dict[tuple[int, str], Change]) -> Change | None:
+def change_of(root: Expr, leaves: dict[tuple[int, str], Change]) -> Change | None:
     """The change of an expression; None if it is unknown."""
     if not operands_of(root) & {n for n, _ in leaves}:
         return SAME

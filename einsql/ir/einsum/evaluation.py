@@ -9,7 +9,9 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.errors import DataError, InternalError
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, Param, Value
+from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import evaluated, failure_of
+from einsql.ir.functions.python_functions import at_selected
 
 
 def wide(dtype: DType) -> DType:
@@ -60,6 +62,8 @@ def expression_value(
                 args.append(value(e.args[2], mask & ~first))
         else:
             args = [value(a, mask) for a in e.args]
+        if e.fn in SCALARS and SCALARS[e.fn].opaque:
+            return np.asarray(at_selected(SCALARS[e.fn], args, np.asarray(mask)))
         source = e.args[0].dtype
         failure = failure_of(e.fn, source if e.fn == "cast" else computed(source), e.dtype)
         if failure is not None and np.any(failure.numpy(*args) & mask):

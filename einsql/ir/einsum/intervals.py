@@ -75,6 +75,8 @@ def interval(expr: Expr, bounds: Bounds, depth: int = DEPTH) -> Interval:
 
 def never_overflows(expr: Call, bounds: Bounds) -> bool:
     """True if an integer operation provably stays within its type."""
+    if expr.fn in SCALARS and SCALARS[expr.fn].opaque:  # it may raise for any argument
+        return False
     raw = raw_interval(expr, bounds)
     if raw is None or not expr.dtype.is_integer:
         return False

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from einsql.core.schema import is_flag
 from einsql.ir.einsum.graph import (
     TRUE,
+    Call,
     Const,
     EinSum,
     Expr,
@@ -14,9 +17,11 @@ from einsql.ir.einsum.graph import (
     Param,
     Roots,
     Value,
+    exprs,
     subexpressions,
     walk,
 )
+from einsql.ir.functions.python_functions import function_name, shown_name
 
 _INFIX = {
     "add": "+",
@@ -58,7 +63,7 @@ def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
             return f"NOT {args[0]}"
         case fn if fn in _INFIX:
             return f"({f' {_INFIX[fn]} '.join(args)})"
-    return f"{expr.fn.upper()}({', '.join(args)})"
+    return f"{shown_name(expr.fn).upper()}({', '.join(args)})"
 
 
 def _ranges(define: Expr, names: tuple[str, ...]) -> str:
@@ -101,7 +106,15 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
             text += f" FILTER ({format_expr(o.where, names)})"
         shown = o.name if is_flag(o.name) else f"{o.name} {o.dtype.value}"
         lines.append(f"  {shown} := {text}")
-    return lines
+    return lines + [f"  laws    {line} (tested)" for line in dict.fromkeys(_laws(node))]
+
+
+def _laws(node: EinSum) -> Iterator[str]:
+    """The declared laws of the Python functions that a node calls."""
+    for e in (e for root in exprs(node) for e in subexpressions(root)):
+        name = function_name(e.fn) if isinstance(e, Call) else None
+        if name is not None and name.function.laws:
+            yield f"{shown_name(name).upper()}: {', '.join(name.function.laws)}"
 
 
 def format_graph(*roots: Node) -> str:

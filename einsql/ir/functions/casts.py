@@ -9,7 +9,8 @@ import numpy as np
 
 from einsql.core.bfloat16 import rounded
 from einsql.core.schema import DType
-from einsql.ir.functions import SCALARS, Array, Failure, Interval
+from einsql.ir.functions.functions import SCALARS
+from einsql.ir.functions.numeric import Array, Failure, Interval
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
 H, BF, F, D = DType.HALF, DType.BFLOAT16, DType.FLOAT, DType.DOUBLE

@@ -105,6 +105,8 @@ class Function:
             as reading a value from the cache.
         transparent: True if f(x) = x, bitwise: it only marks its argument for rules, which then
             drop it.
+        opaque: True for a Python function of the user, which runs over arrays of selected points
+            only; see `python_functions`.
         derivative: The derivative (see `Derivative`), or the reason why there is none.
     """
 
@@ -122,6 +124,7 @@ class Function:
     cheap: bool = False
     divides: bool = False
     transparent: bool = False
+    opaque: bool = False
     derivative: Derivative = field(kw_only=True)
 
 

@@ -14,6 +14,7 @@ relation together. A block under a key is a tile with one key along each leading
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -291,6 +292,31 @@ def reads(step: Step) -> tuple[int, ...]:
             return (step.source,)
         case Load():
             return ()
+
+
+def reordered(program: Program, order: Sequence[int]) -> Program:
+    """The program, in which nothing is fused, with its steps in another order.
+
+    Args:
+        program: The program.
+        order: The numbers of all steps, producers first.
+    """
+    assert not program.together
+    numbers = {old: new for new, old in enumerate(order)}
+
+    def renumbered(step: Step) -> Step:
+        match step:
+            case Local():
+                return replace(step, operands=tuple(numbers[n] for n in step.operands))
+            case Exchange():
+                return replace(step, sources=tuple(numbers[n] for n in step.sources))
+            case View() | Complete():
+                return replace(step, source=numbers[step.source])
+            case Load():
+                return step
+
+    steps = tuple(renumbered(program.steps[n]) for n in order)
+    return replace(program, steps=steps, roots=tuple(numbers[n] for n in program.roots))
 
 
 def tuple_bytes(node: Input | EinSum) -> int:

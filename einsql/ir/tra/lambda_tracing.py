@@ -106,6 +106,11 @@ class Traced:
             return _OPERATORS[ufunc](*(_plain(i) for i in inputs))
         return call(_UFUNCS[ufunc], *inputs) if ufunc in _UFUNCS else NotImplemented
 
+    def __array_function__(self, function: object, _: object, args: Any, options: Any) -> Any:
+        if function is np.where and len(args) == 3 and not options:
+            return call("if", *args)
+        return NotImplemented
+
 
 _OPERATORS: dict[object, Callable[..., Any]] = {
     np.add: operator.add,

@@ -20,7 +20,7 @@ from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import CompiledNode, Tick, no_progress
 from einsql.kernels.registry import compile_node
-from einsql.kernels.scalars import values_of
+from einsql.kernels.scalars import opaque_functions, values_of
 from einsql.kernels.vectorized.views import plan_views
 
 Handles = Mapping[str, Handle]
@@ -60,7 +60,8 @@ def compile_on_device(
     if views is not None:
         fields = frozenset(o.name for o in node.outputs)
         return CompiledNode("cuda view", views, fields)
-    if not TYPES.issuperset(_types(node)) or has_states(node):
+    special = opaque_functions(node) or has_states(node)
+    if special or not TYPES.issuperset(_types(node)):
         return _on_processor(node, memory, jit)
     name, compute = _compute(node, memory, precision, least)
     if compute is None:

@@ -94,6 +94,13 @@ def limit(term: Expr, node: EinSum, own: Mapping[str, int], rows: Sequence[int])
     return Limit(inner[0], factors[inner[0]] > 0, outer, constant)
 
 
+def holds(x: Limit, bounds: Mapping[int, tuple[int, int]]) -> bool:
+    """True if a limit excludes no value of its label in any row."""
+    lo, hi = bounds[x.inner]
+    least, most = x.edge(bounds)
+    return most <= lo if x.rises else least >= hi
+
+
 def never_empty(limits: frozenset[Limit], bounds: Mapping[int, tuple[int, int]]) -> bool:
     """True if every row provably has a point within the limits."""
     below = [m for m in limits if m.rises]

@@ -28,10 +28,10 @@ from einsql.kernels.groups.limits import (
     Mask,
     Masks,
     asked,
+    holds,
     limit,
     mask,
     masked,
-    never_empty,
     over,
 )
 from einsql.kernels.groups.orders import Order, arranged
@@ -172,15 +172,13 @@ def _within_limits(
                 masks.add(data)
             else:
                 return None
-        kept = _kept(node, own)
         if any(not b <= masks for b in behind.values()):
             return None
         if any(not held_by <= limits for held_by in shown.values()) or any(
             m.inner not in own.values() for m in limits
         ):
             return None
-        if not never_empty(frozenset(m for m in limits if m.inner not in kept), classes.bounds):
-            return None
+        limits = {m for m in limits if not holds(m, classes.bounds)}
         bare = _bare(node, frozenset(n for n, s in shown.items() if not s and not behind[n]))
         bare = masked(bare, own, frozenset(masks)) if bare is not None else None
         if bare is None:

@@ -57,7 +57,9 @@ class Online(Places):
         self.depth -= 1
         self.parted = False
         maximum, total = (self.row(at, "0") for at in self.carries)
-        self.emit(f"finish({self.carried('0')}, {maximum}, {total}, rows)")
+        parts = self.plan.parts
+        empty = self.param(int(parts is not None and parts.weights.safe))
+        self.emit(f"finish({self.carried('0')}, {maximum}, {total}, rows, {empty})")
 
     def carried(self, row: str) -> str:
         """The extremes, factors and sums, starting at a row."""

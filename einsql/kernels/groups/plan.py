@@ -10,13 +10,20 @@ from math import prod
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, exprs
 from einsql.ir.einsum.partial_states import merges
+from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, is_product, members
 from einsql.kernels.groups.orders import nearest, orders
-from einsql.kernels.groups.weights import Weights, deferred, masks_fit, taken_in_parts
+from einsql.kernels.groups.weights import (
+    Weights,
+    deferred,
+    empty_rows_fit,
+    masks_fit,
+    taken_in_parts,
+)
 from einsql.kernels.loops.loop_nest import Nest, plan_nest, weight
 from einsql.kernels.runtime import thread_pool
-from einsql.kernels.scalars import values_of
+from einsql.kernels.scalars import opaque_functions, values_of
 
 IN_CACHE = 2**19
 """Greatest bytes of a block's values, so that they stay in the L2 cache."""
@@ -148,6 +155,9 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
         return "there are no points"
     if not all(map(merges, nodes)):
         return "a reduction needs all values of a group"
+    functions = opaque_functions(*nodes)
+    if functions:
+        return f"{shown_name(functions[0])} is a Python function"
     classes = classify(nodes)
     if classes is None:
         return "a result is read by other keys than it is written"
@@ -165,6 +175,8 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
                     fits, _ = masks_fit(group)
                     if not fits:
                         return "their masks differ"
+                    if not empty_rows_fit(nodes, group, ordered.bounds):
+                        continue
                     plan = _sized(nodes, group, ordered)
                     if plan is None:
                         return "a block of rows exceeds the cache"

@@ -241,11 +241,12 @@ def finish(
     sums: Any,
     between: int,
     rows: int,
+    safe: int,
 ) -> None:
-    """Writes the greatest x and the sums of whole rows."""
+    """Writes the greatest x and the sums of whole rows; safe weights of -infinity are 0."""
     for r in range(rows):
         n = np.uintp(r)
         maxima[np.uintp(r * step)] = extremes[n]
         sums[np.uintp(r * between)] = totals[n]
-        if extremes[n] == -np.inf:  # infinity minus infinity
+        if safe == 0 and extremes[n] == -np.inf:  # infinity minus infinity
             sums[np.uintp(r * between)] = np.nan

@@ -4,18 +4,23 @@ They are recognised by their algebra: 0 ≤ e ≤ 1, and their sum z is at least
 Σ (e / z) · v = (Σ e · v) / z costs at most one rounding, and divides one row of results instead
 of one row of terms. Because exp(x - m') = exp(x - m) · exp(m - m'), all sums of weights can be
 computed over one part of the row at a time, with the running maximum of x.
+
+A row without points has the maximum -infinity, and so has a row of which every x is -infinity.
+Weights that take 0 in the place of such a maximum are 0, and so are their sums.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from einsql.core.records import dataclass
-from einsql.core.schema import DType
+from einsql.core.schema import PRESENT, DType
 from einsql.ir.einsum.graph import (
     TRUE,
     Call,
+    Const,
     EinSum,
     Expr,
     Label,
@@ -25,7 +30,7 @@ from einsql.ir.einsum.graph import (
     Value,
     rewrite,
 )
-from einsql.kernels.groups.limits import Masks, over, unmasked
+from einsql.kernels.groups.limits import Masks, never_empty, over, unmasked
 from einsql.kernels.groups.members import Limits, Member, match_product
 
 
@@ -38,12 +43,14 @@ class Weights:
         made: e.
         total: z, the sum of e over the same points.
         along: The class that m and z reduce over.
+        safe: Whether the weights take 0 in the place of a maximum of -infinity.
     """
 
     extreme: int
     made: int
     total: int
     along: int
+    safe: bool
 
 
 def find_weights(group: Sequence[Member]) -> list[Weights]:
@@ -72,7 +79,8 @@ def _weights(
     (inside,) = read.args
     if not isinstance(inside, Call) or inside.fn != "sub" or inside.dtype is not read.dtype:
         return None
-    x, m = inside.args
+    x, shift = inside.args
+    m = _guarded(shift)
     extreme = number.get(id(_source(group[weights], m))) if isinstance(m, Value) else None
     if extreme is None or not isinstance(m, Value):
         return None
@@ -88,7 +96,17 @@ def _weights(
     gone = set(group[weights].wide(group[weights].own)) - rows[0]
     if rows[0] != rows[1] or len(gone) != 1 or set(_points(group[weights], m)) != rows[0]:
         return None
-    return Weights(extreme, weights, total, gone.pop())
+    return Weights(extreme, weights, total, gone.pop(), m is not shift)
+
+
+def _guarded(shift: Expr) -> Expr:
+    """The maximum m of a shift that is 0 where m is -infinity; other shifts as they are."""
+    if isinstance(shift, Call) and shift.fn == "if":
+        least = Const(-math.inf, shift.dtype)
+        test, nothing, m = shift.args
+        if nothing == Const(0.0, shift.dtype) and test == Call("eq", (m, least), DType.BOOLEAN):
+            return m
+    return shift
 
 
 def _at_classes(e: Expr, m: Member) -> object:
@@ -255,7 +273,8 @@ def _sums_weights(m: Member, weights: Member, w: Weights) -> bool:
 def masks_fit(group: Sequence[Member]) -> tuple[bool, int | None]:
     """Whether only weights, their sums and their extreme run over masked points.
 
-    The extreme of a row without points is -infinity, so a group with masks has to test for it.
+    The extreme of a row without points is -infinity, so a group with masks has to test for it,
+    unless its weights are safe.
     """
     running = [at for at, m in enumerate(group) if over(m.masks, set(_keys(m)))]
     if not running:
@@ -266,7 +285,33 @@ def masks_fit(group: Sequence[Member]) -> tuple[bool, int | None]:
     (w,) = weights
     known = {w.extreme, w.total}
     known |= {at for at in running if _sums_weights(group[at], group[w.made], w)}
-    return set(running) <= known, w.extreme
+    return set(running) <= known, None if w.safe else w.extreme
+
+
+def empty_rows_fit(
+    nodes: Sequence[EinSum], group: Sequence[Member], bounds: Mapping[int, tuple[int, int]]
+) -> bool:
+    """Whether rows without points have the results that single nodes have: -infinity and 0.
+
+    A flag that tells which rows have points does not fit, nor do the sums of weights that are not
+    safe, which are NaN for a maximum of -infinity.
+
+    Args:
+        nodes: The nodes of the graph.
+        group: Their members.
+        bounds: The bounds of each class.
+    """
+    running = [
+        at
+        for at, m in enumerate(group)
+        if not never_empty(frozenset(x for x in m.limits if x.inner not in _inner_keys(m)), bounds)
+    ]
+    flags = any(o.name == PRESENT for at in running for o in nodes[at].outputs)
+    return not running or (not flags and all(w.safe for w in find_weights(group)))
+
+
+def _inner_keys(m: Member) -> set[int]:
+    return {m.own[k] for k in m.node.keys}
 
 
 def _points_of(m: Member) -> tuple[Limits, Masks]:

@@ -7,8 +7,9 @@ first collected into rows. Quantiles of complete rows need a partition instead o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import floor, prod
 
 import numpy as np
@@ -116,8 +117,6 @@ class _Holistic:
         extents = [node.axis(k).extent for k in self._by]
         self._terms = prod(node.axis(x).extent for x in self._gone)
         self._steps = _steps(extents, max(1, BLOCK // max(1, self._terms)))
-        if self._computed or self._terms == 0:
-            self._steps = extents
         whole = self._steps == extents
         self._whole = compile_node(self._values).run if whole else None
 
@@ -127,32 +126,34 @@ class _Holistic:
         fields = {o.name: np.zeros(node.schema.shape, o.dtype.numpy) for o in node.outputs}
         if 0 in (a.extent for a in node.axes):
             return fields
+        reduced = self._by_computed_keys if self._computed else self._of_rows
+        extents = [node.axis(k).extent for k in self._by]
+        done, total = 0, prod(extents)
         with np.errstate(all="ignore"):
-            if self._computed:
-                for name, column in self._by_computed_keys(operands, tick).items():
-                    fields[name][...] = column
-                return fields
-            extents = [node.axis(k).extent for k in self._by]
-            done = 0
-            for box in _boxes(extents, self._steps):
-                shape = tuple(s.stop - s.start for s in box)
-                for name, column in self._of_rows(box, operands, tick).items():
-                    fields[name][box] = column.reshape(shape)
-                done += prod(shape)
-                tick(done / max(1, prod(extents)))
+            for bounds in _boxes(extents, self._steps):
+                box = dict(zip(self._by, bounds, strict=True))
+                values = self._computed_values(box)(operands, partial(_still, tick, done / total))
+                part = tuple(box.get(k, slice(0, node.axis(k).extent)) for k in node.keys)
+                shape = tuple(s.stop - s.start for s in part)
+                for name, column in reduced(shape, values).items():
+                    fields[name][part] = column.reshape(shape)
+                done += prod(s.stop - s.start for s in bounds)
+                tick(done / total)
         return fields
 
-    def _of_rows(
-        self, box: tuple[slice, ...], operands: Sequence[Arrays], tick: Tick
-    ) -> dict[str, np.ndarray]:
-        """The results of a box of the free keys, in one dimension."""
-        rows = prod(s.stop - s.start for s in box)
-        values = self._computed_values(box)(operands, lambda done: tick(0.0))
+    def _of_rows(self, shape: tuple[int, ...], values: Arrays) -> dict[str, np.ndarray]:
+        """The results of groups over free keys, in one dimension.
+
+        Args:
+            shape: The extents of the keys.
+            values: The fields of the element-wise node.
+        """
+        rows = prod(shape)
         columns: dict[str, np.ndarray] = {}
         for n, ((value, _), outputs) in enumerate(self._sorts.items()):
             array = loaded(values[_value(n)], value.dtype)
             selected = values[_mask(n)] if self._masked[n] else None
-            at = np.arange(rows).reshape(array.shape[: len(self._by)] + (1,) * len(self._gone))
+            at = np.arange(rows).reshape(shape + (1,) * len(self._gone))
             counted = _counted(at, array, selected, rows, outputs)
             if counted is not None:
                 columns |= counted
@@ -167,33 +168,28 @@ class _Holistic:
             columns |= {o.name: _reduced(o, groups) for o in outputs}
         return columns
 
-    def _computed_values(self, box: tuple[slice, ...]) -> Runner:
+    def _computed_values(self, box: Mapping[str, slice]) -> Runner:
         if self._whole is not None:
             return self._whole
-        parts = dict(zip(self._by, box, strict=True))
 
         def narrow(a: Axis) -> Axis:
-            part = parts.get(a.label)
+            part = box.get(a.label)
             return a if part is None else replace(a, lo=a.lo + part.start, hi=a.lo + part.stop)
 
         node = self._values
         return self._compile(replace(node, axes=tuple(map(narrow, node.axes)))).run
 
-    def _by_computed_keys(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
-        """The results of groups by computed keys, in the shape of the result."""
-        node = self._node
-        assert self._whole is not None
-        values = self._whole(operands, tick)
-        shape, size = node.schema.shape, prod(node.schema.shape)
+    def _by_computed_keys(self, shape: tuple[int, ...], values: Arrays) -> dict[str, np.ndarray]:
+        """The results of groups by computed keys, in one dimension; arguments as of `_of_rows`."""
+        node, size = self._node, prod(shape)
         places = np.zeros((), np.int64)
-        for k in node.keys:
-            axis = node.axis(k)
+        for k, extent in zip(node.keys, shape, strict=True):
             if k in self._computed:
-                number = values[_place(k)] - axis.lo
+                number = values[_place(k)] - node.axis(k).lo
             else:
                 lifted = [-1 if x == k else 1 for x in self._values.keys]
-                number = np.arange(axis.extent).reshape(lifted)
-            places = places * axis.extent + number
+                number = np.arange(extent).reshape(lifted)
+            places = places * extent + number
         columns: dict[str, np.ndarray] = {}
         for n, ((value, _), outputs) in enumerate(self._sorts.items()):
             array = loaded(values[_value(n)], value.dtype)
@@ -207,8 +203,13 @@ class _Holistic:
                     at, array = at[selected], array[selected]
                 groups = _collected(at, array, size)
                 reduced = {o.name: _reduced(o, groups) for o in outputs}
-            columns |= {name: column.reshape(shape) for name, column in reduced.items()}
+            columns |= reduced
         return columns
+
+
+def _still(tick: Tick, done: float, _: float) -> None:
+    """Reports what was done before a part of the work."""
+    tick(done)
 
 
 def _value(n: int) -> str:
@@ -329,7 +330,7 @@ def _of_counts(o: Output, counts: np.ndarray, low: int) -> np.ndarray:
     else:
         places = _positions(np.maximum(sizes, 1), _fraction(o))
         column = np.count_nonzero(counts.cumsum(axis=1) <= places[:, None], axis=1)
-    return np.where(sizes > 0, column + low, 0).astype(o.dtype.numpy)
+    return np.asarray(np.where(sizes > 0, column + low, 0)).astype(o.dtype.numpy)
 
 
 def _collected(at: np.ndarray, values: np.ndarray, size: int) -> _Groups:
@@ -399,7 +400,7 @@ def _quantiles(o: Output, groups: _Groups) -> np.ndarray:
 def _positions(counts: np.ndarray, fraction: float) -> np.ndarray:
     """The position of a discrete quantile in groups of some sizes."""
     sizes, number = np.unique(counts, return_inverse=True)
-    return np.array([position(int(n), fraction) for n in sizes])[number]
+    return np.take([position(int(n), fraction) for n in sizes], number)
 
 
 def _of_runs(o: Output, groups: _Groups) -> np.ndarray:

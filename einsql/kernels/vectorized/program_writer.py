@@ -32,7 +32,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.functions import REDUCTIONS, SCALARS, Failure
 from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Runner
-from einsql.kernels.scalars import bounds_of, fails, failure_within
+from einsql.kernels.scalars import bounds_of, fails, failure_within, opaque_functions
 from einsql.kernels.vectorized.reductions import UFUNCS, running_type
 from einsql.kernels.vectorized.scalar import refuse
 from einsql.kernels.vectorized.sums import CHAIN, add_up
@@ -131,6 +131,8 @@ def is_suited(node: EinSum) -> bool:
     """True for small nodes without data-dependent labels or reductions."""
     size = sum(1 for root in exprs(node) for _ in subexpressions(root))
     if node.points > LARGEST or size > LONGEST:
+        return False
+    if opaque_functions(node):
         return False
     defines = [a.define for a in node.axes if a.define is not None]
     if any(isinstance(e, Value) for d in defines for e in subexpressions(d)):

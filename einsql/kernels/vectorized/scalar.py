@@ -7,7 +7,7 @@ avoids redundant computation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from einsql.errors import DataError
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, Value
 from einsql.ir.functions import SCALARS, Failure
 from einsql.ir.functions.casts import cast_array
+from einsql.ir.functions.python_functions import at_selected
 from einsql.kernels.scalars import failure_within
 
 Mask = np.ndarray | None
@@ -79,8 +80,39 @@ def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
     return _eager(expr, args, bounds)
 
 
+def over_arrays(expr: Expr) -> Callable[..., np.ndarray]:
+    """An expression over the values of operands without keys, as a function of arrays.
+
+    Args:
+        expr: An expression without labels.
+
+    Returns:
+        A function of arrays of one shape, one for each operand; it raises DataError if the
+        expression fails at an element.
+    """
+    compiled = compile_expr(expr, {})
+
+    def run(*args: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(compiled.run(_Arguments(args), None), args[0].shape)
+
+    return run
+
+
+class _Arguments(Block):
+    """Arrays as the values of operands."""
+
+    def __init__(self, args: Sequence[np.ndarray]) -> None:
+        self._args = args
+
+    def value(self, operand: int, field: str) -> np.ndarray:
+        return self._args[operand]
+
+
 def _eager(expr: Call, args: list[Compiled], bounds: Mapping[str, tuple[int, int]]) -> Compiled:
     target, dtype = expr.dtype, expr.dtype.carrier
+    if expr.fn in SCALARS and SCALARS[expr.fn].opaque:
+        return _opaque(expr, args)
     failure = failure_within(expr, bounds)
     function = partial(cast_array, target=target) if expr.fn == "cast" else SCALARS[expr.fn].numpy
     parts = [a.run for a in args]
@@ -93,6 +125,15 @@ def _eager(expr: Call, args: list[Compiled], bounds: Mapping[str, tuple[int, int
         return result if result.dtype == dtype else cast_array(result, target)
 
     return Compiled(run, failure is not None or any(a.fails for a in args))
+
+
+def _opaque(expr: Call, args: list[Compiled]) -> Compiled:
+    """A Python function of the user, which gets selected points only."""
+    function = SCALARS[expr.fn]
+    parts = [a.run for a in args]
+    return Compiled(
+        lambda block, mask: at_selected(function, [part(block, mask) for part in parts], mask), True
+    )
 
 
 def _lazy(expr: Call, args: list[Compiled]) -> Compiled:

@@ -1,12 +1,13 @@
 """The decomposition problem: operations with labels and the results that each operation reads.
 
-A problem is the graph without its arithmetic. Only free labels can be cut; an operand axis
-read through a derived label (a gather, a window) is not cut.
+A problem is the graph without its arithmetic. Only free labels can be cut. An operand axis that is
+read by digits is cut with its highest digit; one that is read through another derived label (a
+gather, a window) is not cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -16,6 +17,7 @@ import numpy as np
 from einsql.core.boxes import extents, volumes
 from einsql.core.machine import Effort
 from einsql.core.records import dataclass
+from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Value, walk
 from einsql.ir.einsum.partial_states import merges, with_state
@@ -252,6 +254,7 @@ def nearest_cut(tiles: Tiles, shape: Sequence[int]) -> tuple[int, ...]:
 def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Vertex:
     free = [a for a in node.axes if a.define is None]
     positions = {a.label: n for n, a in enumerate(free)}
+    read = positions | _by_digits(node, positions)
     uses = []
     stated = with_state(node)
     whole = frozenset() if merges(node) else frozenset(positions) - frozenset(node.keys)
@@ -259,7 +262,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         schema = o.source.schema
         # The second axis of a diagonal follows the first: a site reads whole columns.
         axes = tuple(
-            positions.get(label) if label not in o.labels[:n] else None
+            read.get(label) if label not in o.labels[:n] else None
             for n, label in enumerate(o.labels)
         )
         tensor = o.source.name if isinstance(o.source, Input) else None
@@ -297,6 +300,24 @@ def _fixed(
         return hinted
     parts_of_labels = zip(free, hinted or (None,) * len(free), strict=True)
     return tuple(1 if a.label in whole else parts for a, parts in parts_of_labels)
+
+
+def _by_digits(node: EinSum, positions: Mapping[str, int]) -> dict[str, int]:
+    """For derived labels in mixed radix the position of the highest digit, which cuts them.
+
+    Its parts are intervals of the label, of equal lengths except for the last ones.
+    """
+    axes = {a.label: a for a in node.axes}
+    highest: dict[str, int] = {}
+    for label, form in affine_labels(node).items():
+        if len(form.steps) < 2 or min(form.steps.values()) < 1 or label in node.keys:
+            continue
+        top = max(form.steps, key=form.steps.__getitem__)
+        step, extent = form.steps[top], axes[label].extent
+        covers = step * (axes[top].extent - 1) < extent <= step * axes[top].extent
+        if covers and form.is_injective(axes):
+            highest[label] = positions[top]
+    return highest
 
 
 def _hinted(node: EinSum, free: list[Axis], sites: int) -> tuple[int | None, ...]:

@@ -2,7 +2,7 @@
 
 The groups to fuse follow from the structure of the graph. The steps of a group are fused if
 intermediates stay in the cell that computes them: the nodes have the same cut, and no exchange
-between them moves or slices tiles.
+between them moves or slices tiles. Readers of results of a group run after all of its steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.spmd.program import Exchange, FusedSteps, Local, Program, reads
+from einsql.ir.spmd.program import Exchange, FusedSteps, Local, Program, reads, reordered
 
 
 def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
@@ -23,9 +23,34 @@ def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
         program: A program whose local steps run nodes of a graph.
         groups: Disjoint groups of nodes of that graph, producers first.
     """
+    groups = list(groups)
+    for nodes in groups:
+        program = _contiguous(program, nodes)
     search = _Search(program)
     fused = (search.together(nodes) for nodes in groups)
     return replace(program, together=tuple(t for t in fused if t is not None))
+
+
+def _contiguous(program: Program, nodes: Sequence[EinSum]) -> Program:
+    """The program with the steps that only read a group's results after the group's last step."""
+    inside = {id(n) for n in nodes}
+    steps = [
+        n for n, s in enumerate(program.steps) if isinstance(s, Local) and id(s.node) in inside
+    ]
+    if not steps:
+        return program
+    behind, needed = set(steps), set(steps)
+    for n in range(steps[0], steps[-1] + 1):
+        if not behind.isdisjoint(reads(program.steps[n])):
+            behind.add(n)
+    for n in reversed(range(steps[0], steps[-1] + 1)):
+        if n in needed:
+            needed.update(reads(program.steps[n]))
+    late = [n for n in range(steps[0], steps[-1] + 1) if n in behind - needed]
+    if not late:
+        return program
+    before = [n for n in range(steps[-1] + 1) if n not in behind - needed]
+    return reordered(program, [*before, *late, *range(steps[-1] + 1, len(program.steps))])
 
 
 class _Search:

@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 from einsql.core.schema import PRESENT, Schema, valid
 from einsql.ir.einsum.graph import Const, EinSum, Expr, Input, Label, Node, Param, Value, walk
+from einsql.ir.functions.python_functions import shown_name
 
 DIGEST_BYTES = 16
 """Bytes of a fingerprint. Among 2^32 graphs, two share one with a probability of about 10^-20."""
@@ -73,4 +74,4 @@ def _expr(expr: Expr, at: Mapping[str, int], schemas: list[Schema]) -> str:
         case Param():
             return f"?{expr.number}"
     args = ",".join(_expr(a, at, schemas) for a in expr.args)
-    return f"{expr.fn}:{expr.dtype.value}({args})"
+    return f"{shown_name(expr.fn)}:{expr.dtype.value}({args})"

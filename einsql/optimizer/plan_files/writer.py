@@ -60,7 +60,8 @@ def graph_entry(
     inputs: list[Entry] = []
     nodes: list[Entry] = []
     cuts = () if cut is None else cut.cuts
-    steps = [] if placed is None else [s for s in placed.steps if isinstance(s, Local)]
+    steps = () if placed is None else placed.steps
+    step_of = {id(s.node): s for s in steps if isinstance(s, Local)}
     for node in walk(*roots):
         if isinstance(node, Input):
             names[id(node)] = node.name
@@ -77,7 +78,7 @@ def graph_entry(
             uncut = {a.label: 1 for a in node.axes if a.define is None}
             entry |= {"parts": uncut, "copies": 1}
         else:
-            entry |= _cut_entry(node, cuts[len(nodes)], steps[len(nodes)], placed.sites)
+            entry |= _cut_entry(node, cuts[len(nodes)], step_of[id(node)], placed.sites)
         nodes.append(entry)
     return {
         "statement": statement,

@@ -29,20 +29,21 @@ def narrow_keys(node: EinSum) -> EinSum:
     free = all(a.define is None for a in node.axes)
     if not node.reduced or node.grid or not free:
         return node
-    keys_of = {o.name: _keys(node, o) for o in node.outputs}
-    narrow = {
-        name: keys
-        for name, keys in keys_of.items()
-        if keys is not None and _is_narrower(node, keys)
-    }
-    if not narrow or any(o.reduction is None for o in node.outputs):
+    if any(o.reduction is None for o in node.outputs):
         return node
+    keys_of = {o.name: _keys(node, o) for o in node.outputs}
+    active = {name: keys for name, keys in keys_of.items() if keys is not None}
+    groups = grouped((keys, name) for name, keys in active.items())
+    if not any(_is_narrower(node, keys) for keys in groups):
+        return node
+    # A flag without reads of its own costs nothing beside another output with as many keys.
+    widest = max(groups, key=len)
+    groups[widest] += [name for name in keys_of if name not in active]
     operands: list[Operand] = []
     fields: dict[str, Value] = {}
-    wide = tuple(o for o in node.outputs if o.name not in narrow)
-    parts = [(node.keys, wide)] if wide else []
-    for keys, names in grouped((keys, name) for name, keys in narrow.items()).items():
-        parts.append((keys, tuple(o for o in node.outputs if o.name in names)))
+    parts = [
+        (keys, tuple(o for o in node.outputs if o.name in names)) for keys, names in groups.items()
+    ]
     for keys, outputs in parts:
         part = _part(node, keys, outputs)
         for o in outputs:
@@ -56,9 +57,12 @@ def narrow_keys(node: EinSum) -> EinSum:
 
 
 def _keys(node: EinSum, o: Output) -> tuple[str, ...] | None:
-    """The keys on which an output depends, in the node's order; None for a constant's reduction."""
-    read = set[str]().union(*(direct_labels(node, e) for e in (*o.args, o.where, node.guard)))
-    return tuple(k for k in node.keys if k in read) if read else None
+    """The keys on which an output depends, in the node's order; None if only conditions read."""
+    read = set[str]().union(*(direct_labels(node, e) for e in (*o.args, o.where)))
+    if not read:
+        return None
+    read |= direct_labels(node, node.guard)
+    return tuple(k for k in node.keys if k in read)
 
 
 def _is_narrower(node: EinSum, keys: tuple[str, ...]) -> bool:

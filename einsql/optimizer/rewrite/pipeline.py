@@ -21,6 +21,7 @@ from einsql.optimizer.rewrite.mixed_radix_factors import SHOW_DIGITS
 from einsql.optimizer.rewrite.narrow_keys import NARROW_KEYS
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
+from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
 from einsql.optimizer.rewrite.split_labels import SPLIT_LABELS
 from einsql.optimizer.rewrite.split_quotients import SPLIT_QUOTIENTS
 from einsql.optimizer.rewrite.verify import verify
@@ -78,6 +79,8 @@ STAGES: tuple[Stage, ...] = (
         4,
         sited=True,
     ),
+    # Last, because other rules would undo the views by parts, or split what these view.
+    Stage("parts", (SPLIT_KEYS,), 1, sited=True),
     # Without cuts, kernels run faster on views of computed results.
     Stage(
         "show", (SHOW_DIGITS, ORDER_KEYS, HOIST_INVARIANTS, SHARE, CANONICAL_ORDER), 1, alone=True

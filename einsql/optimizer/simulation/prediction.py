@@ -13,6 +13,7 @@ from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
 from einsql.core.records import dataclass
 from einsql.ir.einsum.flops import effort_at_point
+from einsql.ir.einsum.graph import EinSum, Value
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
@@ -26,6 +27,7 @@ from einsql.ir.spmd.program import (
 )
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.placement.traffic import Traffic, completing, exchanged
+from einsql.optimizer.rewrite.node_properties import is_total
 
 CACHED = 3
 """The speed-up of reads and writes of data in a cache of the core."""
@@ -134,7 +136,7 @@ class StepCosts:
         points = extents(step.cells).prod(axis=1, dtype=np.float64)
         if points.max(initial=0) == 0:
             return np.zeros(self.program.sites)
-        if renames(node):  # it returns its operand's tiles
+        if renames(node) or _is_view(node):  # it returns its operand's tiles
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
         point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
         stored, passed = self._cell_bytes(n, step, read=True)
@@ -179,18 +181,29 @@ class StepCosts:
         return memoized(self._volumes, id(tiles), lambda: tiles.volumes.astype(np.float64))
 
     def memory(self) -> np.ndarray:
-        """The peak of bytes that each site stores; tiles are freed after their last reader."""
+        """The peak of bytes that each site stores; tiles are freed after their last reader.
+
+        A view that is the last reader of its operand's tiles takes no memory besides theirs.
+        """
         released = self.program.released()
         in_use = np.zeros(self.program.sites, np.int64)
         peak = in_use.copy()
         sizes: dict[int, np.ndarray] = {}
         for n, step in enumerate(self.program.steps):
+            ending = released[n]
+            if (
+                isinstance(step, Local)
+                and step.operands[:1] == tuple(ending)
+                and _is_view(step.node)
+            ):
+                sizes[n] = sizes.pop(ending.pop())
+                continue
             sizes[n] = self._sizes(n, step)
             in_use += sizes[n]
             arriving = isinstance(step, Complete)  # partial tiles at the sites that merge them
             extra = self.traffic(n).received.astype(np.int64) if arriving else 0
             np.maximum(peak, in_use + extra, out=peak)
-            for source in released[n]:
+            for source in ending:
                 in_use -= sizes.pop(source)
         return peak
 
@@ -206,3 +219,9 @@ class StepCosts:
             step.tiles.sites, self._elements(step.tiles) * width, self.program.sites
         )
         return counts.astype(np.int64)
+
+
+def _is_view(node: EinSum) -> bool:
+    """True if a map over one operand reads its values at other keys, all of which exist."""
+    values = all(isinstance(a, Value) for o in node.outputs for a in o.args)
+    return len(node.operands) == 1 and node.is_elementwise and values and is_total(node)

@@ -106,6 +106,7 @@ def _tree(statement: CreateView | CreateMacro) -> exp.Expr | Macro | None:
         statement.body,
         statement.is_table,
         statement.text,
+        statement.types,
         statement.defaults,
         statement.law,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import reduce
 
@@ -20,7 +20,13 @@ from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.context import ColumnsOnly
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.user_aggregates import bind_state_call
-from einsql.sql.functions.aggregate_functions import AGGREGATES, CHOOSING, OF_PAIRS
+from einsql.sql.functions.aggregate_functions import (
+    AGGREGATES,
+    CHOOSING,
+    OF_PAIRS,
+    OF_ROWS,
+    QUANTILES,
+)
 from einsql.sql.functions.scalar_functions import NAMED
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -30,7 +36,7 @@ from einsql.sql.typing.typed_expr import Typed, apply, logical_and, logical_or
 _COMBINING = {n: n for n, f in SCALARS.items() if f.arity == 2 and n not in INTERNAL}
 _COMBINING |= {"power": "pow"} | {name: fn for name, (fn, arity) in NAMED.items() if arity == 2}
 """Functions of two arguments by their names, which are those of SQL and of the algebra."""
-_REDUCING = {str(n): n for n in AGGREGATES.values() if n not in CHOOSING | OF_PAIRS}
+_REDUCING = {str(n): n for n in AGGREGATES.values() if n not in CHOOSING | OF_PAIRS | QUANTILES}
 _REDUCING |= {"mean": "avg", "stddev": "stddev_samp", "variance": "var_samp"}
 """Aggregates of one argument by their names."""
 _NOTHING = {"min": math.inf, "max": -math.inf, "logsumexp": -math.inf}
@@ -57,8 +63,25 @@ class UserFunction:
                 tensor work.
         """
         arguments = [exp.column(name, table=_OPERANDS) for name in "ab"]
-        tree = self.macros.call(exp.Anonymous(this=self.name, expressions=arguments))
-        return ScalarBinder(_Operands({"a": a, "b": b}, float_stays)).bind(tree)
+        call = exp.Anonymous(this=self.name, expressions=arguments)
+        return bind_over(self.macros, call, {"a": a, "b": b}, float_stays)
+
+
+def bind_over(
+    macros: MacroExpander, tree: exp.Expr, values: Mapping[str, Typed], float_stays: bool = True
+) -> Typed:
+    """Binds an expression whose columns are given values.
+
+    Args:
+        macros: Expands its calls.
+        tree: The expression.
+        values: The values by the names of the columns.
+        float_stays: Whether functions of FLOAT stay FLOAT.
+
+    Raises:
+        Error: The expression is wrong, or is no tensor work.
+    """
+    return ScalarBinder(_Operands(values, float_stays)).bind(macros.expand_calls(None, tree))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,11 +119,16 @@ class _Operands(ColumnsOnly):
     """The environment of a user's function, which has two values."""
 
     place = " in a function of EINSUM"
-    values: dict[str, Typed]
+    values: Mapping[str, Typed]
     float_stays: bool
     parameters: BoundParameters = field(default_factory=BoundParameters)
 
     def column(self, node: exp.Column) -> Typed:
+        if node.name not in self.values:
+            raise ProgrammingError(
+                f'There is no parameter "{node.name}"',
+                hint=suggest(node.name, self.values, "parameters"),
+            )
         return self.values[node.name]
 
 
@@ -206,7 +234,7 @@ class Algebra:
         Raises:
             DataError: There is none: MIN or MAX of integers.
         """
-        chooses = self.reduce in ("min", "max")
+        chooses = self.reduce in ("min", "max", "mode", *OF_ROWS)
         if not chooses and not self.has_state:
             return np.asarray(REDUCTIONS[self.reduce].identity(dtype), dtype.numpy)
         if dtype.is_float:

@@ -14,11 +14,13 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError, UnknownHere, suggest
 from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
+from einsql.ir.functions.python_functions import function_name
 from einsql.sql.binder.arguments import surplus
 from einsql.sql.binder.context import Environment
 from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, FUNCTION_OF_NODE, NAMED
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.macros.macros import PARAMETER_OF
 from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.long_literals import LEAST, STAND_IN
 from einsql.sql.parser.positions import locate, position, unsupported
@@ -32,6 +34,7 @@ from einsql.sql.typing.typed_expr import (
     logical_and,
     logical_not,
     logical_or,
+    passed,
     truth,
 )
 
@@ -221,8 +224,12 @@ class ScalarBinder:
         return functions.rounded(self.bind(node.this), bound, self.env.float_stays)
 
     def cast(self, node: exp.Expr) -> Typed:
-        """CAST(x AS type) and x::type."""
-        return self._cast(node.this, literals.parse_type(node.args["to"]))
+        """CAST(x AS type), x::type, and an argument of a macro with typed parameters."""
+        target = literals.parse_type(node.args["to"])
+        signature = node.meta.get(PARAMETER_OF)
+        if signature is None:
+            return self._cast(node.this, target)
+        return passed(self.bind(node.this), target, signature)
 
     def _cast(self, node: exp.Expr, target: SqlType) -> Typed:
         if isinstance(node, exp.Literal) and node.is_string and target is not None:
@@ -256,6 +263,9 @@ class ScalarBinder:
                 return functions.stopped(self.bind(arg))
             case "square", [arg]:
                 return self._call("pow", arg, exp.Literal.number(2))
+        python = function_name(name)
+        if python is not None:
+            return functions.of_python(python, self._all(*args))
         expansion = self.env.macro(name, args)
         if expansion is not None:
             return self.bind(expansion)

@@ -9,12 +9,13 @@ from dataclasses import field
 from sqlglot import exp
 
 from einsql.core.records import dataclass
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Call, Expr, Value, subexpressions
 from einsql.ir.einsum.states import EARLIER as EARLIER_OPERAND
 from einsql.ir.einsum.states import LATER as LATER_OPERAND
 from einsql.ir.einsum.states import State
-from einsql.ir.functions import REDUCTIONS
+from einsql.ir.functions import REDUCTIONS, SCALARS
+from einsql.ir.functions.python_functions import shown_name
 from einsql.sql.binder.context import ColumnsOnly
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.macros.expansion import MacroExpander
@@ -127,6 +128,13 @@ class StateBinder:
                 raise ProgrammingError(
                     "The value may be NULL", hint="Add ELSE to CASE, or COALESCE(…, 0)."
                 )
+            calls = (e.fn for e in subexpressions(typed.value) if isinstance(e, Call))
+            for fn in calls:
+                if fn in SCALARS and SCALARS[fn].opaque:
+                    raise NotSupportedError(
+                        f"{shown_name(fn)} is a Python function, which kernels cannot merge with",
+                        hint="Write it as an expression of SQL; LIFT and FINISH may call it.",
+                    )
         return typed
 
     def expanded(self, tree: exp.Expr) -> exp.Expr:

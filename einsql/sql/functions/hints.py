@@ -26,5 +26,10 @@ def function_hint(reason: str, hint: str) -> str:
     if kind == "Table" and name.lower() in FUNCTION_NAMES:
         return f"{name} is a scalar function; call it in SELECT, as in SELECT {name}(val) …."
     ours = FUNCTION_NAMES if kind == "Scalar" else [*TABLE_FUNCTIONS, *TABLE_MACROS]
-    meant = nearest(name, [*([guess[1]] if guess else []), *ours])
+    guesses = [guess[1]] if guess and "#" not in guess[1] else []  # Python functions have a #
+    meant = nearest(name, [*guesses, *ours])
+    if meant is None and kind == "Scalar":
+        return (
+            "CREATE FUNCTION defines one of SQL, create_function() of a connection one of Python."
+        )
     return f'Did you mean "{meant}"?' if meant is not None else ""

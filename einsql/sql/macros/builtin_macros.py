@@ -81,5 +81,6 @@ def _read(low: str) -> Macro:
         body=macro.body,
         is_table=macro.is_table,
         text=macro.text,
+        types=macro.types,
         defaults=macro.defaults,
     )

@@ -8,7 +8,10 @@ from sqlglot import exp
 
 from einsql.core.records import dataclass
 from einsql.sql.parser.aggregate_law import AggregateLaw
-from einsql.sql.parser.dialect import EinSQL
+from einsql.sql.parser.create_headers import head_of
+
+PARAMETER_OF = "parameter_of"
+"""Marks the cast of an argument to its parameter's type with the macro's signature."""
 
 MAY_CROSS = "may_cross"
 """Marks a NATURAL JOIN that is a cross join if no column is common, as in standard SQL.
@@ -69,6 +72,7 @@ class Macro:
     Attributes:
         body: The expression of a scalar macro, or the query of a table macro.
         text: The text of the CREATE MACRO statement.
+        types: The type of each parameter, None for any type; empty if no parameter has a type.
         defaults: The default values of the last parameters.
         names: The names in the body.
         law: The law of an aggregate, whose body is the expression of FINISH; None for a macro.
@@ -79,6 +83,7 @@ class Macro:
     body: exp.Expr
     is_table: bool
     text: str
+    types: tuple[exp.Expr | None, ...] = ()
     defaults: tuple[exp.Expr, ...] = ()
     law: AggregateLaw | None = None
     names: Names = field(init=False, compare=False, repr=False)
@@ -88,12 +93,10 @@ class Macro:
 
     @property
     def call(self) -> str:
-        """The macro's signature, such as `layer_norm(x, axis, eps := 0.00001)`."""
-        first = len(self.parameters) - len(self.defaults)
-        shown = list(self.parameters)
-        for n, value in enumerate(self.defaults, first):
-            shown[n] += f" := {value.sql(dialect=EinSQL)}"
-        return f"{self.name}({', '.join(shown)})"
+        """The macro's signature as written, such as `layer_norm(x, axis, eps := 0.00001)`."""
+        head = head_of(self.text)
+        assert head is not None
+        return head.call
 
     @property
     def table_parameters(self) -> tuple[str, ...]:

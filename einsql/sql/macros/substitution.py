@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.macros.macros import Macro, is_passed_on
+from einsql.sql.macros.macros import PARAMETER_OF, Macro, is_passed_on
 from einsql.sql.parser.positions import position, unsupported
 
 OF_MACRO = "of_macro"
@@ -84,6 +84,7 @@ class _Expansion:
         self.call = call
         self.qualify = qualify
         self.values = _arguments(macro, call)
+        self.types = dict(zip(map(str.lower, macro.parameters), macro.types, strict=False))
         self.tables = macro.names.tables & self.values.keys()
         self.aliases = macro.names.aliases - self.tables
         self.start = position(call)
@@ -129,7 +130,18 @@ class _Expansion:
             if isinstance(value, exp.Subquery) and isinstance(value.this, exp.Select):
                 return exp.Subquery(this=value.this)
             return _copy(value)
-        return None if name in self.tables else self._value(node)
+        return None if name in self.tables else self._typed(name, self._value(node))
+
+    def _typed(self, name: str, value: exp.Expr) -> exp.Expr:
+        """The argument, cast implicitly to the type of its parameter."""
+        to = self.types.get(name)
+        if to is None:
+            return value
+        cast = exp.Cast(this=value, to=to.copy())
+        cast.meta[PARAMETER_OF] = self.macro.call
+        start = position(value)
+        cast.meta.update({} if start is None else {"start": start})
+        return cast
 
     def _table(self, node: exp.Table) -> exp.Expr:
         """The argument as an item of FROM with the parameter's name as its alias."""

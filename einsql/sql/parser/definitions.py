@@ -11,6 +11,7 @@ from einsql.core.schema import DType
 from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.sql.parser.aggregate_definitions import AggregateReader
 from einsql.sql.parser.macro_checks import check_parameters, is_function
+from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.parser.syntax import (
     CheckClause,
     ColumnDef,
@@ -21,6 +22,7 @@ from einsql.sql.parser.syntax import (
     KeyCut,
     MeshAxis,
     Statement,
+    Types,
 )
 from einsql.sql.parser.tokens import did_you_mean
 
@@ -272,7 +274,7 @@ class DefinitionReader(AggregateReader):
         position = self.position()
         name = self.name("a macro name")
         self.expect("(", "after the macro's name")
-        parameters, defaults = self.parameters()
+        parameters, types, defaults = self.parameters()
         self.expect("AS", "after the parameters")
         is_table = self.take("TABLE")
         if is_function(name, len(parameters), is_table):
@@ -284,11 +286,18 @@ class DefinitionReader(AggregateReader):
         start = self.position()
         body = self.query() if is_table else self.macro_body(parameters)
         self.refuse_parameters(body, start)
-        return CreateMacro(name, replace, parameters, body, is_table, self.sql, defaults=defaults)
+        return CreateMacro(
+            name, replace, parameters, body, is_table, self.sql, types=types, defaults=defaults
+        )
 
-    def parameters(self) -> tuple[tuple[str, ...], tuple[exp.Expr, ...]]:
-        """Consumes `name, name := constant, …)`: the names, and the defaults of the last names."""
+    def parameters(self) -> tuple[tuple[str, ...], Types, tuple[exp.Expr, ...]]:
+        """Consumes `name [type], name [type] := constant, …)`.
+
+        Returns:
+            The names, their types, and the defaults of the last names.
+        """
         names: list[str] = []
+        types: list[exp.Expr | None] = []
         defaults: list[exp.Expr] = []
         while not self.take(")"):
             if names:
@@ -298,20 +307,43 @@ class DefinitionReader(AggregateReader):
             if name.lower() in {n.lower() for n in names}:
                 raise ProgrammingError(f"{name} is named twice", position=at)
             names.append(name)
+            typed = self.word() not in (",", ")", ":=")
+            types.append(self.parameter_type() if typed else None)
             if self.take(":="):
                 defaults.append(self.constant())
             elif defaults:
                 raise ProgrammingError(
                     f"{name} needs a default: a parameter before it has one", position=at
                 )
-        return tuple(names), tuple(defaults)
+        return tuple(names), tuple(types), tuple(defaults)
+
+    def parameter_type(self) -> exp.Expr:
+        """Consumes the type of a parameter, up to a comma, a default or the parenthesis."""
+        start = self.up_to(",", ")", ":=")
+        cast = self.tree(start, self.position(), "SELECT NULL::").expressions[0]
+        if not (isinstance(cast, exp.Cast) and isinstance(cast.this, exp.Null)):
+            raise ProgrammingError("Expected the type of a parameter", position=start)
+        to: exp.Expr = cast.args["to"]
+        name = as_sql(to)
+        if to.this is exp.DType.USERDEFINED and name.upper() not in TYPE_NAMES:
+            raise ProgrammingError(
+                f"There is no type {name}",
+                hint=f"{did_you_mean(name, TYPE_NAMES)}A parameter without a type takes any value.",
+                position=start,
+            )
+        return to
+
+    def up_to(self, *ends: str) -> int:
+        """Consumes tokens up to one of the words outside of parentheses; returns the start."""
+        start, depth = self.position(), 0
+        while not self.ended and (depth or self.word() not in ends):
+            depth += {"(": 1, ")": -1}.get(self.word(), 0)
+            self.at += 1
+        return start
 
     def constant(self) -> exp.Expr:
         """Consumes an expression without columns, up to a comma or the closing parenthesis."""
-        start, depth = self.position(), 0
-        while not self.ended and (depth or self.word() not in (",", ")")):
-            depth += {"(": 1, ")": -1}.get(self.word(), 0)
-            self.at += 1
+        start = self.up_to(",", ")")
         value: exp.Expr = self.tree(start, self.position(), "SELECT ").expressions[0]
         check_parameters(value, ())
         return value
@@ -338,9 +370,9 @@ class DefinitionReader(AggregateReader):
     def drop(self) -> Drop:
         """DROP TENSOR | VIEW | MACRO | AGGREGATE [IF EXISTS] name."""
         self.take("DROP")
-        kind = self.word()
+        kind = "MACRO" if self.word() == "FUNCTION" else self.word()
         if kind not in ("TENSOR", "VIEW", "MACRO", "AGGREGATE"):
-            known = "DROP knows TENSOR, VIEW, MACRO and AGGREGATE"
+            known = "DROP knows TENSOR, VIEW, MACRO, FUNCTION and AGGREGATE"
             raise self.error(known, did_you_mean(kind, _KINDS))
         self.at += 1
         kind = "MACRO" if kind == "AGGREGATE" else kind  # they share their names

@@ -129,11 +129,16 @@ class CreateView:
     temporary: bool = False
 
 
+Types = tuple[exp.Expr | None, ...]
+"""The type of each parameter of a macro; None for a parameter of any type."""
+
+
 @dataclass(frozen=True, slots=True)
 class CreateMacro:
     """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body, or CREATE AGGREGATE.
 
     Attributes:
+        types: The type of each parameter; None for a parameter of any type.
         defaults: The default values of the last parameters, written `name := value`.
         law: The law of an aggregate; None for a macro.
     """
@@ -145,6 +150,7 @@ class CreateMacro:
     is_table: bool
     text: str
     temporary: bool = False
+    types: Types = ()
     defaults: tuple[exp.Expr, ...] = ()
     law: AggregateLaw | None = None
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from einsql.core.schema import DType
-from einsql.errors import NotSupportedError
-from einsql.ir.einsum.graph import Const, call, conj, disj, negate
+from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.ir.einsum.graph import Call, Const, Expr, call, conj, disj, map_values, negate
 from einsql.ir.functions import REDUCTIONS
+from einsql.ir.functions.python_functions import FunctionName
 from einsql.sql.typing.casts import held
 from einsql.sql.typing.typed_expr import (
     NULL,
@@ -20,6 +21,7 @@ from einsql.sql.typing.typed_expr import (
     logical_and,
     logical_or,
     meet,
+    protected,
     truth,
 )
 
@@ -107,6 +109,47 @@ def stopped(x: Typed) -> Typed:
         return x
     value = call("stop_gradient", x.value.dtype, x.value)
     return replace(x, value=value, literal=False)
+
+
+MOST_OPERATIONS = 50_000
+"""Most operations of a value that calls Python functions; nested calls can grow exponentially."""
+
+
+def of_python(name: FunctionName, items: Sequence[Typed]) -> Typed:
+    """A call of a Python function; NULL for NULL arguments, without a call.
+
+    Raises:
+        NotSupportedError: Only DuckDB can run the function.
+        ProgrammingError: The number of arguments is wrong, or the value has too many operations.
+    """
+    function = name.function
+    if function.refusal:
+        raise NotSupportedError(f"{function.refusal}")
+    if len(items) != len(function.arguments):
+        raise ProgrammingError(f"{function.shown}() takes {len(function.arguments)} arguments")
+    valid = conj(*(t.valid for t in items))
+    pairs = zip(items, function.arguments, strict=True)
+    args = tuple(convert(t, want).value for t, want in pairs)
+    if function.expr is None:
+        called: Expr = Call(name, args, function.result)
+    else:
+        called = map_values(function.expr, lambda v: args[v.operand])
+        if _operations(called, {}) > MOST_OPERATIONS:
+            raise ProgrammingError(
+                f"Calls of {function.shown}() make this value more than {MOST_OPERATIONS:,} "
+                "operations long",
+                hint="Name repeated parts in WITH.",
+            )
+    return Typed(protected(called, valid), function.result, valid)
+
+
+def _operations(e: Expr, known: dict[int, int]) -> int:
+    """The number of operations of an expression, each occurrence of a shared one counted."""
+    if not isinstance(e, Call):
+        return 1
+    if id(e) not in known:
+        known[id(e)] = 1 + sum(_operations(a, known) for a in e.args)
+    return known[id(e)]
 
 
 def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:

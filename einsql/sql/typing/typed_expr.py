@@ -145,6 +145,40 @@ def convert(t: Typed, target: SqlType) -> Typed:
     return replace(t, value=protected(value, t.valid), type=target)
 
 
+def passed(t: Typed, target: SqlType, signature: str) -> Typed:
+    """Casts an argument to the type of its parameter, where DuckDB casts implicitly.
+
+    Integers become wider integers, and all numbers except wider floats become floats.
+
+    Args:
+        t: The argument.
+        target: The type of the parameter.
+        signature: The function's name and parameters, for the error message.
+
+    Raises:
+        ProgrammingError: The cast could lose information.
+    """
+    source = t.type
+    match source, target:
+        case None, _:
+            fits_target = True
+        case Decimal(), DType():
+            fits_target = target.is_float
+        case DType(), DType():
+            fits_target = source is target or (
+                source is not DType.BOOLEAN and common(source, target) is target
+            )
+        case _:
+            fits_target = isinstance(source, Decimal) or source.is_integer
+    if not fits_target:
+        assert source is not None
+        raise ProgrammingError(
+            f"{signature} does not accept {source.value}",
+            hint=f"Add an explicit CAST to {target.value}." if target is not None else "",
+        )
+    return replace(convert(t, target), literal=False)
+
+
 def protected(e: Expr, valid: Expr) -> Expr:
     """An expression that is evaluated for valid values only, if it may raise.
 

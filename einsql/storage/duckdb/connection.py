@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from einsql.core import forks
 from einsql.core.lazy_module import LazyModule
-from einsql.core.schema import DType
 from einsql.core.settings import Settings
 from einsql.errors import Error, OperationalError, ProgrammingError
-from einsql.storage.arrow_arrays import arrow_array, null_mask, numpy_array
 from einsql.storage.duckdb.failures import is_invalidated, translate, translated
 from einsql.storage.duckdb.guarded_connection import Access, GuardedConnection
 from einsql.storage.duckdb.profiling import Profiling
+from einsql.storage.duckdb.python_functions import PythonFunctions
 
 if TYPE_CHECKING:
     import duckdb
@@ -103,7 +102,7 @@ class Duck:
         self._access = access or Access()
         self._guarded: GuardedConnection | None = None
         self._begun = False
-        self._functions: set[str] = set()
+        self.functions = PythonFunctions(self._registering)
         self._name = ""
         self.aborted = self.names_changed = self.asked = False
         self.registered: set[str] = set()
@@ -283,28 +282,14 @@ class Duck:
                 hint="ROLLBACK it; COMMIT would roll it back, too.",
             )
 
-    def register_function(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Registers a function of a DOUBLE in DuckDB, once."""
-        if name in self._functions:
-            return
-        import duckdb.func
-        import pyarrow as pa  # imported when used, as `duckdb`
+    def _registering(self) -> Any:
+        """The connection that registers Python functions.
 
-        def over_arrow(values: Any) -> Any:
-            column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-            numbers = numpy_array(column.fill_null(0.0))
-            return arrow_array(function(numbers), DType.DOUBLE, ~null_mask(column))
-
-        _ = self.con
-        # Outside the running transaction, whose ROLLBACK would remove the function. DuckDB keeps
-        # it until the registering connection is closed.
-        with suppress(
-            duckdb.CatalogException, duckdb.NotImplementedException
-        ):  # already registered
-            self._root().create_function(
-                name, over_arrow, ["double"], "double", type=duckdb.func.ARROW
-            )
-        self._functions.add(name)
+        A running transaction does not see functions of other connections, and its ROLLBACK removes
+        its own. Otherwise functions live as long as the root connection.
+        """
+        con = self.con
+        return con if self._begun else self._root()
 
     def tables(self) -> list[tuple[str, str]]:
         """The names of the tables, and their columns with types."""

@@ -55,3 +55,26 @@ def test_averages_of_integers_and_counts_of_nothing(connected: Connected) -> Non
             whole = [int(v) for v in values]
             count = sum(v > 5 for v in whole) or None
             assert found[g] == (float(Fraction(sum(whole), len(whole))), count), way
+
+
+def test_whole_groups_on_ranks(connected: Connected) -> None:
+    """The reduced keys of a tensor that is cut along them are whole at a rank."""
+    con = connected(3)
+    a = np.random.default_rng(0).integers(0, 9, (5, 6, 4))
+    con.register("b", a, ("i", "j", "k"))
+    con.execute(
+        "CREATE TENSOR whole (i DIM(5), j DIM(6), k DIM(4), val BIGINT) PARTITION BY (j 3); "
+        "INSERT INTO whole SELECT * FROM b; SET sites = 3; SET strategy = 'data:j'"
+    )
+    query = (
+        "SELECT i, k, MEDIAN(val) AS m, COUNT(DISTINCT val) AS n, MODE(val) AS o, LAST(val) AS l, "
+        "SUM(val) AS s FROM whole GROUP BY i, k"
+    )
+    fields = con.execute(query).fetch_numpy()
+    counts = np.apply_along_axis(np.bincount, 1, a, minlength=9)
+    np.testing.assert_array_equal(fields["m"], np.median(a, axis=1))
+    np.testing.assert_array_equal(fields["n"], (counts > 0).sum(axis=1))
+    np.testing.assert_array_equal(fields["o"], counts.argmax(axis=1))
+    np.testing.assert_array_equal(fields["l"], a[:, -1])
+    np.testing.assert_array_equal(fields["s"], a.sum(axis=1))
+    con.execute("DROP TENSOR whole")
