@@ -62,6 +62,14 @@ A call that may raise counts five times because of its branches.
 """
 
 
+LONGEST_STATE = 512
+"""The same for states of several fields, whose merges by NumPy take ten times as long."""
+
+
+def _longest(node: EinSum) -> int:
+    return LONGEST_STATE if has_states(node) else LONGEST
+
+
 def _length(node: EinSum) -> int:
     """The approximate length of the source for the node's expressions, in calls."""
     roots = [*exprs(node), *point_merges(node)]
@@ -139,7 +147,7 @@ VECTOR = Kernel(
 LOOPS = Kernel(
     "loops",
     "any node, by compiled loops that fuse everything",
-    lambda node: compile_loops(node) if _length(node) <= LONGEST else None,
+    lambda node: compile_loops(node) if _length(node) <= _longest(node) else None,
     takes_half=True,
 )
 

@@ -23,6 +23,7 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     Value,
+    conj,
 )
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.einsum.partial_states import merged_state, with_state
@@ -142,6 +143,18 @@ def test_computed_keys(law: str) -> None:
     node = node_of(LAWS[law], "j", {"i": 3, "j": 5, "k": 7})
     third = Call("mod", (Label("k"), Const(3, I64)), I64)
     node = replace(node, axes=(*node.axes, Axis("m", 0, 3, third)), keys=("m", "j"))
+    check(node, compile_loops(node))
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("law", ["welford", "matrices"])
+def test_guards_of_long_rows(law: str) -> None:
+    """A guard ends the loop of the lanes, and another one skips points in it."""
+    node = node_of(LAWS[law], "i", {"i": 6, "j": 23})
+    assert plan_nest(node).lanes > 1
+    ends = Call("le", (Label("j"), Call("mul", (Label("i"), Const(4, I64)), I64)), B)
+    skips = Call("lt", (Value(0, "v", D), Const(0.75, D)), B)
+    node = replace(node, guard=conj(ends, skips))
     check(node, compile_loops(node))
 
 
