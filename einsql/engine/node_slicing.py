@@ -25,8 +25,10 @@ COPIES = 2
 """Copies of an operand that a kernel makes: converted, and in another order."""
 STATE = 17
 """Greatest size in bytes of an element's running values: a value, an extreme value, a flag."""
-SORTED = 32
-"""Bytes for each value of a holistic reduction: the value, its group, and sorted copies of both."""
+SORTED = 17
+"""Bytes for each value of a holistic reduction: a copy that is sorted, its number, and a flag."""
+SCATTERED = 32
+"""The same for groups by computed keys: the value, its group, and sorted copies of both."""
 PLACES = 24
 """Bytes that a gather takes for each element: the position and the value."""
 WIDE = 256
@@ -72,7 +74,8 @@ class Footprint:
         self._reads = tuple(self._all_reads(operands))
         self._fields = sum(f.dtype.numpy.itemsize for f in node.schema.fields)
         self._sums = sum(o.reduction is not None for o in with_state(node).outputs)
-        self._sorted = 0 if merges(node) else SORTED
+        scatters = any(k in self.derived for k in node.keys)
+        self._sorted = 0 if merges(node) else (SCATTERED if scatters else SORTED)
 
     @cached_property
     def result(self) -> int:
