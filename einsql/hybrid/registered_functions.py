@@ -24,7 +24,7 @@ def register(duck: Duck, name: str) -> None:
     """
     python, name = function_name(name), str(name)
     if name == ERF:
-        duck.functions.register(ERF, SCALARS["erf"].numpy)
+        duck.functions.register(ERF, SCALARS["erf"].numpy, lasts=True)
     elif python is not None and python.function.refusal:
         run = _by_name(name, lambda function: function.fn)
         duck.functions.register_native(name, run, **python.function.native)

@@ -11,9 +11,9 @@ other one is opaque: an entry of the table of scalar functions that runs over ar
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -147,7 +147,7 @@ class FunctionName(str):
     laws: Laws
 
 
-_numbers: Counter[str] = Counter()
+_numbers = count(1)  # its next number is safe in several threads
 _named: weakref.WeakValueDictionary[str, FunctionName] = weakref.WeakValueDictionary()
 
 
@@ -168,13 +168,9 @@ def unique_name(function: PythonFunction, text: str = "") -> FunctionName:
         function: The function.
         text: Its name at the process that sent it; a new one if it is empty.
     """
-    low = function.shown.lower()
-    if not text:
-        _numbers[low] += 1
-        text = f"{low}#{_numbers[low]}"
-    name = FunctionName(text)
+    name = FunctionName(text or f"{function.shown.lower()}#{next(_numbers)}")
     name.function = function
-    _named[text] = name
+    _named[str(name)] = name
     return name
 
 

@@ -282,14 +282,10 @@ class Duck:
                 hint="ROLLBACK it; COMMIT would roll it back, too.",
             )
 
-    def _registering(self) -> Any:
-        """The connection that registers Python functions.
-
-        A running transaction does not see functions of other connections, and its ROLLBACK removes
-        its own. Otherwise functions live as long as the root connection.
-        """
+    def _registering(self, lasts: bool) -> Any:
+        """The connection that registers a Python function, see `Registering`."""
         con = self.con
-        return con if self._begun else self._root()
+        return con if self._begun and not lasts else self._root()
 
     def tables(self) -> list[tuple[str, str]]:
         """The names of the tables, and their columns with types."""

@@ -12,16 +12,20 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.storage.arrow_arrays import arrow_array, null_mask, numpy_array
 
-Registering = Callable[[], Any]
-"""Returns the connection of DuckDB that registers functions."""
+Registering = Callable[[bool], Any]
+"""Returns the connection of DuckDB that registers a function.
+
+The argument is whether the function outlives the running transaction. Then the root connection
+registers it, and a transaction that has read DuckDB's catalog does not see it. Otherwise the
+session's own connection registers it, and ROLLBACK removes it.
+"""
 
 
 class PythonFunctions:
     """The functions that a session has registered, each under a name that no other one has.
 
-    DuckDB keeps a function until the registering connection is closed. A running transaction sees
-    only functions that were registered before it or by it, so functions are registered when they
-    are created.
+    DuckDB keeps a function until the registering connection is closed. Functions of the user are
+    registered when they are created, in the running transaction.
 
     Args:
         registering: See `Registering`.
@@ -38,6 +42,8 @@ class PythonFunctions:
         function: Callable[..., np.ndarray],
         types: Sequence[DType] = (DType.DOUBLE,),
         result: DType = DType.DOUBLE,
+        *,
+        lasts: bool = False,
     ) -> None:
         """Registers a function of arrays, once.
 
@@ -46,6 +52,7 @@ class PythonFunctions:
             function: The function; it gets the rows in which no argument is NULL.
             types: The types of its arguments.
             result: The type of its result.
+            lasts: Whether it outlives the running transaction.
         """
         import duckdb.func  # imported when used
 
@@ -56,9 +63,12 @@ class PythonFunctions:
             parameters=shown[:-1],
             return_type=shown[-1],
             type=duckdb.func.ARROW,
+            lasts=lasts,
         )
 
-    def register_native(self, name: str, function: Callable[..., Any], **options: Any) -> None:
+    def register_native(
+        self, name: str, function: Callable[..., Any], *, lasts: bool = False, **options: Any
+    ) -> None:
         """Registers a function with the arguments of DuckDB's `create_function`, once."""
         if name in self._names:
             return
@@ -81,7 +91,7 @@ class PythonFunctions:
         with suppress(
             duckdb.CatalogException, duckdb.NotImplementedException
         ):  # another session of the database has registered it
-            self._registering().create_function(name, noticed, **options)
+            self._registering(lasts).create_function(name, noticed, **options)
         self._names.add(name)
 
     def raised(self) -> Exception | None:
