@@ -51,10 +51,11 @@ MOST_PLACED = 3
 """The maximum of alternatives of a statement that are placed; each takes as long as the first."""
 MOST_OPERATIONS = 512
 """The maximum of operations of these alternatives together, except that one is always placed."""
-CERTAIN = 0.4
+CERTAIN = 0.15
 """The part of the estimated cost of communication that the placed program has at least.
 
-Placement finds tiles at their readers' sites, and merges and moves them in one collective."""
+Placement finds tiles at their readers' sites, and merges and moves them in one collective. Small
+statements had a fifth of the estimated latencies."""
 SLACK = 1.1
 """The factor by which the estimate of an alternative may exceed that of the cut, in seconds.
 

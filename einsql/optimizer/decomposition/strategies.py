@@ -35,6 +35,9 @@ from einsql.optimizer.decomposition.schedules import (
     completed,
 )
 
+MOST_LABELS = 6
+"""The maximum of labels of which each alone is cut for comparison."""
+
 SMALL = 64
 """The maximum of vertices for which descents from random choices are run."""
 
@@ -109,10 +112,16 @@ def _least(
 
 
 def _by_labels(problem: Problem, sites: int) -> Iterator[tuple[str, Schedules]]:
-    """Schedules that cut every label equally, or one label of every contraction, by name."""
+    """Schedules that cut every label equally, or one label, by name.
+
+    Of many labels only those of every contraction are cut.
+    """
     yield "equal", _all_equal(problem, sites)
-    contractions = [set(v.labels) for v in problem.vertices if v.contraction]
-    for label in sorted(set.intersection(*contractions) if contractions else ()):
+    labels = {x for v in problem.vertices if v.computes for x in v.labels}
+    if len(labels) > MOST_LABELS:
+        contractions = [set(v.labels) for v in problem.vertices if v.contraction]
+        labels = set.intersection(*contractions) if contractions else set()
+    for label in sorted(labels):
         yield f"data:{label}", _along(problem, sites, label)
 
 
