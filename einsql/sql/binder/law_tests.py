@@ -31,6 +31,7 @@ TOLERANCE = 1e-9
 """The greatest difference of floats, relative to the greatest value of a field in a test."""
 _FLOATS = (0.0, 1.0, -1.0, 0.5, -2.5, 3.25, 1000.0, -1000.0, 0.001, 7.0, np.inf, -np.inf)
 _INTEGERS = (0, 1, -1, 2, 5, -7, 12, 100, -100, 3)
+"""Arguments of the tested states, each of which occurs."""
 _POINTS, _STATES, _SEED = 40, 120, 20
 
 Fields = tuple[np.ndarray, ...]
