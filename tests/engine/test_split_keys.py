@@ -152,6 +152,20 @@ def test_a_search_that_cuts_the_keys_cuts_them_into_parts(tmp_path: Path) -> Non
     assert report(con, sql)["plan_file"] == f"'{path}' cuts 12 of 12 operations"
 
 
+@pytest.mark.parametrize("cost", ["seconds", "bytes"])
+def test_parts_are_taken_where_nothing_else_fits_a_site(cost: str) -> None:
+    given = arrays((1, 256, 4096, 32))
+    con = connected(given, 4, jit="wait", cost=cost)
+    sql = attention("", None)
+    whole = report(con, sql, "ANALYZE, FORMAT json")
+    assert parts_of(whole["nodes"]) == set()
+    con.execute("SET site_memory = '500KB'")
+    plan = report(con, sql, "ANALYZE, FORMAT json")
+    assert max(parts_of(plan["nodes"])) == 4
+    assert {s["memory"] for s in plan["per_site"]} == {plan["total"]["memory"]}
+    assert plan["total"]["memory"] < 500_000 < whole["total"]["memory"]
+
+
 def test_logsumexp_and_weights_that_are_read_twice() -> None:
     """A sum may compute its weights itself; a weight with another reader stays whole."""
     given = arrays(SMALL)

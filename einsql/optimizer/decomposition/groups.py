@@ -145,15 +145,21 @@ def _common_labels(
     common = []
     for label in range(len(inside[-1].labels)):
         positions = {len(inside) - 1: label}
-        fits = True
-        for source, target, use in reversed(edges):
-            if target not in positions or positions[target] not in use.axes:
-                fits = False
-                break
-            key = inside[source].keys[use.axes.index(positions[target])]
-            if key is None or positions.setdefault(source, key) != key:
-                fits = False
-                break
+        fits, known = True, 0
+        while fits and known < len(positions):  # results of a group may have no common reader
+            known = len(positions)
+            for source, target, use in reversed(edges):
+                keys = inside[source].keys
+                if target in positions:
+                    at = positions[target]
+                    key = keys[use.axes.index(at)] if at in use.axes else None
+                    fits &= key is not None and positions.setdefault(source, key) == key
+                elif source in positions:
+                    at = positions[source]
+                    axis = use.axes[keys.index(at)] if at in keys else None
+                    fits &= axis is not None
+                    if axis is not None:
+                        positions[target] = axis
         extents = {inside[n].extents[at] for n, at in positions.items()}
         if fits and len(positions) == len(inside) and len(extents) == 1:
             common.append(tuple(positions[n] for n in range(len(inside))))
