@@ -74,8 +74,8 @@ class UserAggregate:
                 lifted.append(convert(arg, f.dtype).value)
         dtype = state.fields[self.place].dtype
         known = self.aggregation.found(selected)
-        value = self._value(self.place, lifted, selected)
-        return Typed(protected(value, known), dtype, known)
+        reduced = self._value(self.place, lifted, selected)
+        return Typed(protected(reduced, known), dtype, known)
 
     def _value(self, place: int, lifted: list[Expr], selected: Expr) -> Expr:
         if place in self.law.rescale:

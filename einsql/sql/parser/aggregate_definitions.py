@@ -189,15 +189,15 @@ class AggregateReader(TreeReader):
                 position=at,
             )
         flat: list[exp.Expr] = []
-        for item, size in zip(items, sizes, strict=True):
+        for entry, size in zip(items, sizes, strict=True):
             if size is None:
-                flat.append(item)
-            elif isinstance(item, exp.Array) and len(item.expressions) == size:
-                flat += item.expressions
+                flat.append(entry)
+            elif isinstance(entry, exp.Array) and len(entry.expressions) == size:
+                flat += entry.expressions
             else:
                 raise ProgrammingError(
                     f"{word} of an array of {size} elements is [e1, …, e{size}]",
-                    position=position(item) or at,
+                    position=position(entry) or at,
                 )
         trees = tuple(_indexed(e, fields) for e in flat)
         for tree in trees:
@@ -288,18 +288,18 @@ def _finish(items: Sequence[exp.Expr], law: AggregateLaw, names: Sequence[str]) 
         ProgrammingError: An expression reads anything but fields, or one of several has no name.
     """
     results: list[exp.Expr] = []
-    for item in items:
-        tree = _indexed(item, law.fields)
+    for written in items:
+        tree = _indexed(written, law.fields)
         _check_fields(tree, law.fields, ("",))
         results.append(tree.transform(lambda node: _field_call(node, law)))
     if len(results) == 1 and not isinstance(results[0], exp.Alias):
         return results[0]
-    for result, item in zip(results, items, strict=True):
-        if not isinstance(result, exp.Alias):
+    for computed, written in zip(results, items, strict=True):
+        if not isinstance(computed, exp.Alias):
             raise ProgrammingError(
                 "Each of several results of FINISH needs a name",
                 hint="Write FINISH (best AS best, who AS who), and read f(x).best.",
-                position=position(item),
+                position=position(written),
             )
     return exp.Tuple(expressions=results)
 
