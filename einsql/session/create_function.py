@@ -18,6 +18,7 @@ from einsql.core.schema import DType
 from einsql.errors import Error, InterfaceError, ProgrammingError
 from einsql.hybrid.registered_functions import register
 from einsql.ir.functions.python_functions import (
+    Calling,
     FunctionName,
     Laws,
     PythonFunction,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from einsql.planner.context import Context
 
 _OF_PYTHON = {float: "DOUBLE", int: "BIGINT", bool: "BOOLEAN", str: "VARCHAR", bytes: "BLOB"}
-_KINDS = ("native", "arrow", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _function(
     name: str, fn: Callable[..., Any], texts: Sequence[str], options: Options
 ) -> PythonFunction:
     """The function, before its operations are recorded and its laws are tested."""
-    kind = _word("type", options.type, _KINDS)
+    calling = Calling(_word("type", options.type, [c.value for c in Calling]))
     special = {
         "null_handling": _word("null_handling", options.null_handling, ("default", "special")),
         "exception_handling": _word(
@@ -231,7 +231,7 @@ def _function(
     arguments, returned = (
         (known[:-1], known[-1]) if len(known) == len(types) else ([], DType.DOUBLE)
     )
-    if refusals and kind == "numpy":
+    if refusals and calling is Calling.NUMPY:
         raise ProgrammingError(
             f"{name} would run in DuckDB, because of {refusals[0]}",
             hint="type='arrow' is a function of arrays there.",
@@ -239,13 +239,13 @@ def _function(
     native = {
         "parameters": [_of_duckdb(t) for t in texts[:-1]],
         "return_type": _of_duckdb(texts[-1]),
-        "type": kind,
+        "type": calling.value,
         **special,
         "side_effects": options.side_effects,
     }
     refusal = f"{name} runs in DuckDB, because of {refusals[0]}" if refusals else ""
     return PythonFunction(
-        name, fn, kind, tuple(arguments), returned, refusal=refusal, native=native
+        name, fn, calling, tuple(arguments), returned, refusal=refusal, native=native
     )
 
 

@@ -15,6 +15,7 @@ from einsql.ir.functions.derivatives import Derivative, still
 from einsql.ir.functions.law_tests import LawTest, rows
 from einsql.ir.functions.numba_loops import NumbaLoop
 from einsql.ir.functions.python_functions import (
+    Calling,
     Laws,
     PythonFunction,
     add_opaque,
@@ -45,7 +46,7 @@ def prepared(function: PythonFunction, is_traced: bool, laws: Laws) -> PythonFun
     Raises:
         ProgrammingError: A law has a counterexample.
     """
-    native = function.kind == "native"
+    native = function.calling is Calling.NATIVE
     if native and is_traced:
         function = replace(function, expr=_recorded(function))
     if native and function.expr is None:
@@ -76,7 +77,7 @@ def _recorded(function: PythonFunction) -> Expr | None:
     return expr if _agrees(function, expr) else None
 
 
-_SAMPLES = 64
+_SAMPLES = 64  # samples on which a recorded function is compared, a millisecond
 
 
 def _agrees(function: PythonFunction, expr: Expr) -> bool:
@@ -159,7 +160,7 @@ def _partials(function: PythonFunction, given: Callable[..., Any]) -> list[Expr]
     """The partial derivatives that a Python function returns, opaque if they are not recorded."""
     count = len(function.arguments)
     one = replace(function, shown=f"the derivative of {function.shown}", faster=None)
-    if function.kind == "native":
+    if function.calling is Calling.NATIVE:
         parts = [replace(one, fn=_part(given, n, count)) for n in range(count)]
         exprs = [_recorded(part) for part in parts]
     else:

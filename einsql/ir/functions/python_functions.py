@@ -10,6 +10,7 @@ other one is opaque: an entry of the table of scalar functions that runs over ar
 
 from __future__ import annotations
 
+import enum
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -27,8 +28,13 @@ from einsql.ir.functions.derivatives import still
 from einsql.ir.functions.functions import SCALARS, Function
 from einsql.ir.functions.numeric import Array, Failure, Interval
 
-Elementwise = Callable[..., Any]
-"""A function of numbers."""
+
+class Calling(enum.Enum):
+    """The arguments with which a function is called; the values are those of DuckDB's `type`."""
+
+    NATIVE = "native"  # numbers
+    ARROW = "arrow"  # arrays of Arrow
+    NUMPY = "numpy"  # arrays of NumPy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +44,7 @@ class PythonFunction:
     Attributes:
         shown: The name that the user gave it.
         fn: The function.
-        kind: "native" if it takes numbers, "numpy" for arrays, "arrow" for arrays of Arrow.
+        calling: Its arguments: numbers or arrays.
         arguments: The types of its parameters; empty for a function that only DuckDB can run.
         result: The type of its result.
         laws: The laws that were declared and tested, as EXPLAIN shows them.
@@ -51,7 +57,7 @@ class PythonFunction:
 
     shown: str
     fn: Callable[..., Any]
-    kind: str
+    calling: Calling
     arguments: tuple[DType, ...]
     result: DType
     laws: tuple[str, ...] = ()
@@ -68,7 +74,7 @@ class PythonFunction:
         """
         if not len(args[0]):
             return np.zeros(0, self.result.carrier)
-        if self.kind == "native":
+        if self.calling is Calling.NATIVE:
             fast = None if self.faster is None else self.faster(*args)
             returned = self._each(args) if fast is None else fast
         else:
@@ -94,7 +100,7 @@ class PythonFunction:
 
     def _together(self, args: Sequence[Array]) -> Any:
         try:
-            if self.kind == "arrow":
+            if self.calling is Calling.ARROW:
                 import pyarrow as pa  # imported when used
 
                 return self.fn(*(pa.chunked_array([a]) for a in args))
@@ -110,7 +116,7 @@ class PythonFunction:
     def _typed(self, returned: Any, points: int) -> Array:
         """The returned values in the carrier of the result's type."""
         wrong = f"{self.shown} has to return {self.result.value}, and returned "
-        if self.kind == "arrow" and hasattr(returned, "to_numpy"):
+        if self.calling is Calling.ARROW and hasattr(returned, "to_numpy"):
             if returned.null_count:
                 raise DataError(f"{self.shown} returned NULL for arguments that are not NULL")
             returned = returned.to_numpy()

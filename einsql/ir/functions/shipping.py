@@ -18,6 +18,7 @@ from einsql.errors import Error, NotSupportedError, OperationalError
 from einsql.ir.functions.functions import SCALARS
 from einsql.ir.functions.numba_loops import NumbaLoop
 from einsql.ir.functions.python_functions import (
+    Calling,
     FunctionName,
     Laws,
     PythonFunction,
@@ -103,7 +104,7 @@ def _arrived(text: str, plain: PythonFunction, laws: Laws, source: Source) -> Fu
     except Exception as error:
         where = "" if isinstance(source, bytes) else f" of the module {source[0]}"
         fn = partial(_missing, f"The Python function {plain.shown}{where}", repr(error))
-    loop = NumbaLoop(fn, plain.arguments) if plain.kind == "native" else None
+    loop = NumbaLoop(fn, plain.arguments) if plain.calling is Calling.NATIVE else None
     name = unique_name(replace(plain, fn=fn, faster=loop), text)
     add_opaque(name, laws)
     return name
