@@ -91,8 +91,7 @@ def test_parts_merge_to_the_answer_of_all_keys(mask: str) -> None:
         con.execute(f"SET sites = {sites}")
         sql = attention(MASKS[mask], sites)
         np.testing.assert_allclose(rows_of(con, sql), wanted, rtol=2e-5, atol=2e-6)
-    if mask in ("none", "causal"):
-        assert parts_of(report(con, sql)["nodes"]) == {5}
+    assert parts_of(report(con, sql)["nodes"]) == {5}
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
