@@ -38,6 +38,7 @@ from einsql.optimizer.decomposition.schedules import (
     Schedule,
     Schedules,
     completed,
+    least_local_cost,
     local_cost,
 )
 from einsql.optimizer.decomposition.strategies import rivals
@@ -220,6 +221,8 @@ class _Improving:
         """The schedules of named strategies that may cost less when placed, the cheapest first."""
         problem = with_pins(self.problem, self.pins)
         measure, _ = self._measure(self.best)
+        if measure <= least_local_cost(problem, self.sites, self.objective) * (1 + 1e-9):
+            return []  # nothing moves, and no kernel can take less time
         tried = {_identity(self._schedules())}
         found: list[tuple[float, Schedules]] = []
         for _, chosen in rivals(problem, self.sites, self.objective):

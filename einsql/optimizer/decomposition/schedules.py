@@ -14,7 +14,7 @@ from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, 
 from einsql.optimizer.decomposition.groups import Group, groups_of
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fits, fitting
-from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
+from einsql.optimizer.decomposition.problem import Problem, Use, Vertex, cost_key
 from einsql.optimizer.decomposition.vectors import busiest_first, restricted
 
 
@@ -207,6 +207,29 @@ def local_cost(problem: Problem, schedules: Schedules, objective: Objective) -> 
         if key not in known:
             cost = float(alone.vertex(read, own.vector[None])[0])
             known[key] = alone.repeated(own.copies) * cost
+        total += known[key]
+    return total
+
+
+def least_local_cost(problem: Problem, sites: int, objective: Objective) -> float:
+    """A lower bound of the local cost of all viable schedules; see `local_cost`.
+
+    Args:
+        problem: The problem, without publishing vertices.
+        sites: p, the number of sites.
+        objective: The objective of the cost.
+    """
+    alone = objective.without_network
+    if alone is None:
+        return 0.0
+    free = free_candidates(sites, objective.exactly)
+    inside = {n: v for g in groups_of(problem) for n, v in zip(g.members, g.inside, strict=True)}
+    known: dict[Hashable, float] = {}
+    total = 0.0
+    for n, v in enumerate(problem.vertices):
+        key = problem.kinds[n], n in inside and cost_key(inside[n])
+        if key not in known:
+            known[key] = float(alone.vertex(inside.get(n, v), free(v)).min())
         total += known[key]
     return total
 
