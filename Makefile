@@ -32,7 +32,7 @@ tests: $(VENV)/.dev
 	$(BIN)/pytest
 
 docs: $(VENV)/.docs $(VENV)/.model  ## run the walk from a query to a language model: docs/tour.html
-	@$(BIN)/python -m docs.builder
+	@EINSQL_COST=floats $(BIN)/python -m docs.builder  # the chapters cut small tensors
 
 large: $(VENV)/.dev  ## run the tests that take gigabytes of memory
 	$(BIN)/pytest -n 0 -m large

@@ -23,6 +23,9 @@ GARBAGE = 100_000  # some ten megabytes
 
 os.environ.setdefault("EINSQL_JIT", "wait")
 """Statements wait for kernels, so that each test runs one tier; tests of tiers set their own."""
+os.environ.setdefault("EINSQL_COST", "floats")
+"""Contractions use all sites, so that tests of sites run small statements at several of them. Few
+seconds would be predicted for these at one site. The documents are tested with the default."""
 
 
 def pytest_configure() -> None:

@@ -35,13 +35,13 @@ class Settings:
 
     float_math: str = "float"
     fallback: str = "on"
-    jit: str = field(default_factory=lambda: _default_jit())
+    jit: str = field(default_factory=lambda: _default("jit", "auto"))
     disabled_rules: frozenset[str] = frozenset()
     enable_external_access: bool = True
     sites: int = 1
     mesh: tuple[tuple[str, int], ...] = ()
     strategy: str = "eindecomp"
-    cost: str = "floats"
+    cost: str = field(default_factory=lambda: _default("cost", "seconds"))
     site_memory: int | None = None
     device: str = "cpu"
     device_memory: int | None = None
@@ -68,13 +68,14 @@ _CHOICES = {
 }
 
 
-def _default_jit() -> str:
-    """EINSQL_JIT in the environment, else "auto"."""
-    jit = os.environ.get("EINSQL_JIT", "auto")
-    if jit not in _CHOICES["jit"]:
-        choices = ", ".join(_CHOICES["jit"])
-        raise ProgrammingError(f"EINSQL_JIT cannot be {jit}", hint=f"Choose one of {choices}.")
-    return jit
+def _default(name: str, otherwise: str) -> str:
+    """The default of a setting: that of the environment, such as EINSQL_JIT, if it has one."""
+    variable = f"EINSQL_{name.upper()}"
+    choice = os.environ.get(variable, otherwise)
+    if choice not in _CHOICES[name]:
+        choices = ", ".join(_CHOICES[name])
+        raise ProgrammingError(f"{variable} cannot be {choice}", hint=f"Choose one of {choices}.")
+    return choice
 
 
 _MEMORY = ("site_memory", "device_memory", "memory_limit", "max_temp_directory_size")

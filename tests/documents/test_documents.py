@@ -23,6 +23,7 @@ def test_examples_give_what_they_show(path: Path, monkeypatch: pytest.MonkeyPatc
 
         registry.register("einsql", "einsql.frontends.sqlalchemy", "EinsqlDialect")
     monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("EINSQL_COST", raising=False)  # users have the default
     text = path.read_text(encoding="utf-8").replace("```", "")
     # The example must find the arrays it defines: they are globals of its own module.
     names = {"__name__": "__main__"}

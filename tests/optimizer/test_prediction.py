@@ -144,6 +144,21 @@ def test_seconds_move_less_on_a_slow_network_and_answers_stay() -> None:
     assert con.execute(QUERIES[1]).fetchall() == expected
 
 
+def test_seconds_are_the_default_and_cut_a_large_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EINSQL_COST", raising=False)
+    con = einsql.connect(config={"jit": "never"})
+    assert con.settings.cost == "seconds"
+    darts = "SELECT SUM(SIN(i) * SIN(i)) AS val FROM RANGE(40000000) AS r(i)"
+    assert explained(con, darts, "SITES 8, ")["nodes"][0]["partition"] == {"i": 8}
+    con.execute("SET cost = 'floats'")  # no float moves at one site
+    assert explained(con, darts, "SITES 8, ")["nodes"][0]["partition"] == {"i": 1}
+    monkeypatch.setenv("EINSQL_COST", "bytes")
+    assert einsql.connect().settings.cost == "bytes"
+    monkeypatch.setenv("EINSQL_COST", "hours")
+    with pytest.raises(einsql.ProgrammingError, match="EINSQL_COST cannot be hours"):
+        einsql.connect()
+
+
 def test_site_memory_is_obeyed_or_said_to_be_too_little() -> None:
     con, _ = chain(skewed=False)
     free = max(n["memory"] for n in explained(con, CHAIN, "SITES 8, ")["nodes"])

@@ -151,12 +151,13 @@ def _on_all_sites(
 
 
 def _ways(plan: Plan, settings: Settings) -> dict[str, Settings]:
-    """Every way to cut a plan: first `eindecomp` in floats, then it in seconds, then the others."""
+    """Every way to cut a plan: first `eindecomp` in floats, bytes and seconds, then the others."""
     ways: dict[str, Settings] = {}
     for name in STRATEGIES:
         strategy = f"{name}:{_label(plan)}" if name in ("data", "model") else name
-        ways[strategy] = replace(settings, strategy=strategy)
+        ways[strategy] = replace(settings, strategy=strategy, cost="floats")
         if name == "eindecomp":
+            ways[f"{name}, bytes"] = replace(ways[name], cost="bytes")
             ways |= {
                 f"{name}, {m.flops_float:g} FLOP/s": _in_seconds(ways[name], m) for m in MACHINES
             }
