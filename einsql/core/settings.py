@@ -71,11 +71,11 @@ _CHOICES = {
 def _default(name: str, otherwise: str) -> str:
     """The default of a setting: that of the environment, such as EINSQL_JIT, if it has one."""
     variable = f"EINSQL_{name.upper()}"
-    value = os.environ.get(variable, otherwise)
-    if value not in _CHOICES[name]:
+    choice = os.environ.get(variable, otherwise)
+    if choice not in _CHOICES[name]:
         choices = ", ".join(_CHOICES[name])
-        raise ProgrammingError(f"{variable} cannot be {value}", hint=f"Choose one of {choices}.")
-    return value
+        raise ProgrammingError(f"{variable} cannot be {choice}", hint=f"Choose one of {choices}.")
+    return choice
 
 
 _MEMORY = ("site_memory", "device_memory", "memory_limit", "max_temp_directory_size")

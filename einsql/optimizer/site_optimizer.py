@@ -224,7 +224,7 @@ class _Improving:
         if measure <= least_local_cost(problem, self.sites, self.objective) * (1 + 1e-9):
             return []  # nothing moves, and no kernel can take less time
         tried = {_identity(self._schedules())}
-        found: list[tuple[float, Schedules]] = []
+        cheaper: list[tuple[float, Schedules]] = []
         for _, chosen in rivals(problem, self.sites, self.objective):
             schedules = with_copies(problem, chosen, self.pins)
             identity = _identity(schedules)
@@ -234,8 +234,8 @@ class _Improving:
             tried.add(identity)
             _, cost = completed(self.published, schedules, self.sites, self.objective)
             if local + CERTAIN * (cost - local) < measure:
-                found.append((cost, schedules))
-        return [schedules for _, schedules in sorted(found, key=lambda pair: pair[0])]
+                cheaper.append((cost, schedules))
+        return [schedules for _, schedules in sorted(cheaper, key=lambda pair: pair[0])]
 
     def _is_free_of_cost(self) -> bool:
         """True if no other plan can cost less."""
