@@ -24,6 +24,7 @@ BENCHMARKS = {
     "long-attention": "attention:long",
     "orders": "orders:orders",
     "semirings": "semirings:semirings",
+    "user_aggregates": "user_aggregates:user_aggregates",
     "maps": "maps:maps",
     "reductions": "reductions:reductions",
     "windows": "windows:windows",
