@@ -108,3 +108,38 @@ def test_what_something_reads_may_not(sql: str) -> None:
     con.execute("CREATE TENSOR w (i DIM(3), val FLOAT) DEFAULT 1")
     with pytest.raises(einsql.ProgrammingError):
         con.execute(sql)
+
+
+EMPTY = """
+WITH c AS (
+  SELECT k3, a7.j, m, a11.i, a11.k8, COALESCE(STDDEV_POP(COS(a11.v9)), 3) AS v14
+  FROM (SELECT a1.j, a2.j AS k3, CBRT(a1.val) AS v2 FROM d AS a1 CROSS JOIN t AS a2
+        JOIN t AS a3 ON a1.j = a3.j AND a1.i = a3.i AND a3.m = a2.m
+        WHERE a2.val <> 0 AND a2.i >= 0) AS a4
+  CROSS JOIN (SELECT a5.j - 1 AS j, a6.m, SUM((SELECT AVG(q.val) FROM d AS q)) AS v6
+              FROM d AS a5, s AS a6 WHERE a6.m = a5.i GROUP BY a5.j - 1, a6.m) AS a7
+  JOIN (SELECT a8.i, a10.j AS k8, a10.i AS k12, a9.val * POWER(a8.val, 2) AS v9
+        FROM d AS a8, t AS a9, d AS a10
+        WHERE a9.j = a8.j AND a9.i = a8.i AND a10.j = a8.j AND a8.i = a10.i AND a9.m = a10.m
+          AND a9.val < a8.m) AS a11 ON a11.k12 = a4.j
+  GROUP BY k3, a7.j, m, a11.i, a11.k8)
+SELECT x.k3, x.m, d.j, d.i, d.m AS k18, y.k3 AS k19, x.v14
+FROM c AS x, d, (SELECT z.k3, s.j, s.m FROM c AS z, s
+                 WHERE s.i = z.j - 1 AND z.k8 = s.m AND z.i BETWEEN 0 AND 0) AS y
+WHERE x.j = d.j AND x.m = d.m AND y.m < x.j"""
+
+
+def test_a_result_without_keys_is_one_tile() -> None:
+    """The key `a5.j - 1` has no value, and another key was cut into tiles of no elements."""
+    con = einsql.connect(config={"sites": 3, "strategy": "paper", "float_math": "double"})
+    dims = ("j", "i", "m")
+    con.register("bits", np.zeros((2, 1, 1), bool), dims=dims)
+    con.register("twos", np.full((1, 1, 1), 2.0), dims=dims)
+    con.execute("CREATE TENSOR s (j DIM(2), i DIM(1), m DIM(1), val BOOLEAN)")
+    con.execute("INSERT INTO s SELECT j, i, m, val FROM bits")
+    con.execute("CREATE TENSOR t PARTITION BY () AS SELECT j, i, m, val FROM twos")
+    con.execute("DELETE FROM t WHERE j % 2 = 0")
+    con.execute("INSERT INTO t SELECT j, i, m, val FROM twos WHERE j % 2 = 0")
+    con.execute("CREATE TENSOR d AS SELECT j, i, m, val FROM t WHERE j <= i")
+    con.execute("DELETE FROM t WHERE j % 2 = 0")
+    assert con.execute(EMPTY).fetchall() == []

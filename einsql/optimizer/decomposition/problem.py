@@ -316,6 +316,8 @@ def _fixed(
     node: EinSum, free: list[Axis], whole: frozenset[str], sites: int
 ) -> tuple[int | None, ...]:
     """The parts of the free labels that are given: 1 for each label that is not cut."""
+    if any(a.extent == 0 for a in node.axes):  # without points, one tile is empty as several
+        return (1,) * len(free)
     hinted = _hinted(node, free, sites)
     if not whole:
         return hinted
