@@ -151,7 +151,8 @@ def _refuse_tables(body: object, text: Edited) -> None:
         raise NotSupportedError(
             f"{body.name}() is an aggregate of CREATE AGGREGATE, "
             "which DuckDB cannot run in its part of the query",
-            hint="Aggregate tensors or tables in a subquery of its own, and do the rest around it.",
+            hint="Aggregate tensors in a subquery of its own, and do the rest around it. "
+            "A misspelt function or result beside it also makes DuckDB run the query.",
             position=None if at is None else text.origin(at.start()),
         )
     if named:

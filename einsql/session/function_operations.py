@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError
-from einsql.ir.einsum.graph import TRUE, Call, Expr, Value, map_values
+from einsql.ir.einsum.graph import TRUE, Call, Expr, Value, map_values, subexpressions
 from einsql.ir.functions.derivatives import Derivative, still
 from einsql.ir.functions.law_tests import LawTest, rows
 from einsql.ir.functions.numba_loops import NumbaLoop
@@ -74,7 +74,19 @@ def _recorded(function: PythonFunction) -> Expr | None:
         expr = cast_expr(recorded(traced, function.shown), function.result)
     except Exception:  # the function may do anything with a value that is no number
         return None
+    if any(map(_is_integer_power, subexpressions(expr))):
+        return None
     return expr if _agrees(function, expr) else None
+
+
+def _is_integer_power(expr: Expr) -> bool:
+    """True for a power of an integer, which is exact in Python and rounded to DOUBLE in SQL."""
+    if not isinstance(expr, Call) or expr.fn != "pow":
+        return False
+    base = expr.args[0]
+    if isinstance(base, Call) and base.fn == "cast":
+        base = base.args[0]
+    return base.dtype.is_integer
 
 
 _SAMPLES = 64  # samples on which a recorded function is compared, a millisecond

@@ -402,3 +402,13 @@ def test_einsum(con: einsql.Connection) -> None:
     assert np.array_equal(con.einsum("ij,kj->ik", [X, X], combine="f", reduce="max"), wanted)
     sql = "SELECT i, k, val FROM EINSUM('ij,kj->ik', x, x, combine := 'f', reduce := 'max')"
     assert [v for *_, v in con.execute(sql).fetchall()] == wanted.reshape(-1).tolist()
+
+
+def test_powers_of_integers_are_exact() -> None:
+    with einsql.connect() as con:
+        con.register("n", np.array([94906267, 3037000499]), dims=("i",))
+        con.create_function("pw", lambda a: a**2, ["BIGINT"], "BIGINT")
+        assert con.execute("SELECT i, pw(val) AS p FROM n").fetchall() == [
+            (0, 94906267**2),
+            (1, 3037000499**2),
+        ]

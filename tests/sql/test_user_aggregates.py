@@ -212,6 +212,14 @@ def test_the_operation_of_einsum(con: einsql.Connection, weights: np.ndarray) ->
         (("FINISH", "RESCALE (m * 2) FINISH"), "from a state to itself"),
         (("FINISH (m)", "FINISH (m, m + 1)"), "needs a name"),
         (("AGGREGATE f", "AGGREGATE sum"), "would never be called"),
+        (
+            ("DOUBLE INIT 0", "INTEGER INIT 99999999999"),
+            "INIT of type INTEGER cannot be 99999999999",
+        ),
+        (("DOUBLE INIT 0", "FLOAT INIT 1e300"), "INIT of type FLOAT cannot be 1e300"),
+        (("FINISH (m)", "FINISH (SUM(m))"), "FINISH aggregates nothing"),
+        (("FINISH (m)", "FINISH (m AS u, -m AS u)"), "the same name"),
+        (("LIFT (x)", "LIFT (CAST(x AS INTEGER) // CAST(x - x AS INTEGER))"), "LIFT of f raises"),
     ],
 )
 def test_a_wrong_definition_is_refused_and_leaves_nothing(
@@ -228,6 +236,30 @@ def test_a_wrong_definition_is_refused_and_leaves_nothing(
         assert refusal.value.position is not None
         con.execute(right)
         assert con.execute("SELECT f(v) FROM t").fetchall() == [(6.0,)]
+
+
+def test_there_is_no_gradient_through_a_state_of_several_fields() -> None:
+    """The first field does not depend on the source, and the others do."""
+    with einsql.connect() as con:
+        con.register("x", np.arange(6.0).reshape(2, 3), dims=("i", "j"))
+        con.execute(WELFORD)
+        con.execute(LOG)
+        loss = "WITH l AS (SELECT {} AS val FROM x) SELECT i, j, val FROM GRADIENT(l, x)"
+        with pytest.raises(einsql.ProgrammingError, match=r"through WELFORD\.\w+: welford"):
+            con.execute(loss.format("welford(val) + SUM(val)"))
+        shares = con.execute(loss.format("log_sum(val)")).fetchall()
+        weights = np.exp(np.arange(6.0))
+        assert [v for _, _, v in shares] == pytest.approx(list(weights / weights.sum()))
+
+
+def test_laws_are_tested_where_lift_has_values() -> None:
+    with einsql.connect() as con:
+        con.register("x", np.array([1.5, 2.5, -3.0]), dims=("i",))
+        con.execute(
+            "CREATE AGGREGATE whole(x DOUBLE) STATE (n BIGINT INIT 0) LIFT (CAST(x AS BIGINT)) "
+            "MERGE (a.n + b.n) FINISH (n)"
+        )
+        assert con.execute("SELECT whole(val) FROM x").fetchall() == [(1,)]
 
 
 def test_a_definition_is_kept_replaced_and_dropped(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from einsql.ir.autodiff.domains import VALUE, Points, summed
 from einsql.ir.autodiff.expressions import derivative
 from einsql.ir.autodiff.forms import factored, is_contraction
 from einsql.ir.autodiff.parts import in_parts, replaced
-from einsql.ir.autodiff.paths import refuse_choices
+from einsql.ir.autodiff.paths import refuse_choices, shown
 from einsql.ir.autodiff.shifts import cancels
 from einsql.ir.autodiff.signs import FINITE, POSITIVE, Knowledge
 from einsql.ir.autodiff.terms import Term, added, wider
@@ -238,7 +238,7 @@ def _seed(node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowle
     rule = REDUCTIONS[o.reduction].derivative
     if isinstance(rule, str):
         raise ProgrammingError(
-            f"There is no gradient through {o.reduction.upper()}: {rule}",
+            f"There is no gradient through {shown(o.reduction)}: {rule}",
             hint="STOP_GRADIENT(…) around it makes it count as a constant.",
         )
     group = Group(form, o, term, operands, itself)

@@ -9,8 +9,13 @@ from einsql.ir.einsum.graph import Call, EinSum, Expr, Node, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
 
 
+def shown(reduction: str | None) -> str:
+    """The name of a reduction in messages, without the digest of a user's law."""
+    return (reduction or "").partition("@")[0].upper()
+
+
 def refuse_choices(nodes: Sequence[Node], loss: Node, field: str, source: Node) -> None:
-    """Rejects a loss that depends on a source through ARG_MIN or ARG_MAX.
+    """Rejects a loss that depends on a source through ARG_MIN, ARG_MAX or a user's state.
 
     Args:
         nodes: The graph of the loss, producers first.
@@ -19,14 +24,14 @@ def refuse_choices(nodes: Sequence[Node], loss: Node, field: str, source: Node) 
         source: The node by which the loss is differentiated.
 
     Raises:
-        ProgrammingError: The loss depends on the source through ARG_MIN or ARG_MAX.
+        ProgrammingError: The loss depends on the source through ARG_MIN, ARG_MAX, or a state.
     """
     choices = [
         (n, o)
         for n in nodes
         if isinstance(n, EinSum)
         for o in n.outputs
-        if o.reduction is not None and REDUCTIONS[o.reduction].better is not None
+        if o.reduction is not None and REDUCTIONS[o.reduction].reads_several
     ]
     if not choices:
         return
@@ -52,7 +57,7 @@ def refuse_choices(nodes: Sequence[Node], loss: Node, field: str, source: Node) 
         if (id(node), o.name) in moved & wanted and node is not source:
             reason = REDUCTIONS[o.reduction or ""].derivative
             raise ProgrammingError(
-                f"There is no gradient through {(o.reduction or '').upper()}: {reason}",
+                f"There is no gradient through {shown(o.reduction)}: {reason}",
                 hint="STOP_GRADIENT(…) around its result makes the result a constant.",
             )
 

@@ -14,6 +14,7 @@ from einsql.core.records import dataclass
 from einsql.ir.autodiff.forms import is_contraction
 from einsql.ir.autodiff.parts import once_each
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Node, Operand, Value
+from einsql.ir.functions import REDUCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class Knowledge:
                 )
             if output.reduction is not None:
                 known = replace(known, maximum=output.reduction == "max")
+                if REDUCTIONS[output.reduction].reads_several:
+                    known = Known()
             self._nodes.append(node)
             self._fields[id(node), name] = known
         return self._fields[id(node), name]

@@ -58,6 +58,11 @@ class Reduction:
     derivative: PointDerivative | str = field(kw_only=True)
 
     @property
+    def reads_several(self) -> bool:
+        """Whether the result depends on more expressions of a point than the first one."""
+        return self.better is not None or bool(self.fields)
+
+    @property
     def arity(self) -> int:
         """The number of expressions that a point contributes."""
         return len(self.fields) or (1 if self.better is None else 2) + self.constants

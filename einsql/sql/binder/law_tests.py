@@ -9,6 +9,7 @@ argument is infinite and a result is NaN.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 
 import numpy as np
@@ -61,11 +62,16 @@ def _states(law: AggregateLaw, bound: Law, binder: StateBinder) -> tuple[Fields,
     dtypes = {name.lower(): dtype or DType.DOUBLE for name, dtype in law.parameters}
     arguments = {name: _drawn(draw, dtype) for name, dtype in dtypes.items()}
     env = _Parameters(dtypes, binder.float_stays)
-    lifted = []
+    exprs = []
     for f, tree in zip(law.fields, law.lift, strict=True):
         with in_clause(f"LIFT of {law.name}.{f.name}"):
-            typed = convert(ScalarBinder(env).bind(binder.expanded(tree)), f.dtype)
-        lifted.append(_values(typed.value, arguments, wide(f.dtype)))
+            exprs.append(convert(ScalarBinder(env).bind(binder.expanded(tree)), f.dtype).value)
+    dtypes_of_fields = [wide(f.dtype) for f in law.fields]
+    at = _points_with_values(law, exprs, arguments)
+    arguments = {name: values[at] for name, values in arguments.items()}
+    lifted = [
+        _values(e, arguments, dtype) for e, dtype in zip(exprs, dtypes_of_fields, strict=True)
+    ]
     infinite = np.zeros(_POINTS, bool)
     for values in arguments.values():
         infinite |= ~np.isfinite(values)
@@ -76,6 +82,31 @@ def _states(law: AggregateLaw, bound: Law, binder: StateBinder) -> tuple[Fields,
     )
     states = tuple(np.concatenate([p, m]) for p, m in zip(points, merged, strict=True))
     return states, np.concatenate([infinite, infinite[left] | infinite[right]])
+
+
+def _points_with_values(
+    law: AggregateLaw, exprs: Sequence[Expr], arguments: dict[str, np.ndarray]
+) -> np.ndarray:
+    """The numbers of points at which LIFT raises nothing, repeated to `_POINTS` of them.
+
+    Raises:
+        ProgrammingError: LIFT raises at every point.
+    """
+    at, reason = [], ""
+    for n in range(_POINTS):
+        point = {name: values[n : n + 1] for name, values in arguments.items()}
+        try:
+            for e in exprs:
+                _values(e, point, e.dtype)
+            at.append(n)
+        except DataError as error:
+            reason = error.reason
+    if not at:
+        raise ProgrammingError(
+            f"LIFT of {law.name} raises for all arguments of the test of its laws: {reason}",
+            hint="Guard it with CASE.",
+        )
+    return np.resize(at, _POINTS)
 
 
 def _drawn(draw: np.random.Generator, dtype: DType) -> np.ndarray:
@@ -93,8 +124,8 @@ def _values(expr: Expr, arguments: dict[str, np.ndarray], dtype: DType) -> np.nd
         return arguments[e.field]
 
     with np.errstate(all="ignore"):
-        values = expression_value(expr, leaf, np.ones(_POINTS, bool))
-    return values.astype(dtype.numpy)
+        values = expression_value(expr, leaf, np.ones(1, bool))
+    return values.astype(wide(dtype).numpy)
 
 
 @dataclass

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from sqlglot import exp
 
 from einsql.core.schema import DType
 from einsql.core.units import plural
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.ir.einsum.states import StateField
+from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.parser.aggregate_law import EARLIER, LATER, NEW, OLD, AggregateLaw, state_call
 from einsql.sql.parser.macro_checks import check_parameters, is_function
 from einsql.sql.parser.positions import position
@@ -149,12 +151,17 @@ class AggregateReader(TreeReader):
             if dtype is DType.BOOLEAN:
                 return {"true": True, "false": False}[word]
             if dtype.is_integer:
-                return sign * int(word)
+                whole = sign * int(word)
+                if not dtype.range[0] <= whole <= dtype.range[1]:
+                    raise ValueError
+                return whole
             number = sign * float(word)
+            if math.isfinite(number) and abs(number) > float(np.finfo(dtype.carrier).max):
+                raise ValueError
         except (KeyError, ValueError):
             raise ProgrammingError(
-                f"INIT of a {dtype.value} cannot be {word}",
-                hint="Write a number, '-inf', 'inf', 'nan', TRUE or FALSE.",
+                f"INIT of type {dtype.value} cannot be {'-' * (sign < 0)}{word}",
+                hint="Write a number of this type, '-inf', 'inf', 'nan', TRUE or FALSE.",
                 position=at,
             ) from None
         return float(dtype.carrier.type(number)) if math.isfinite(number) else number
@@ -291,6 +298,12 @@ def _finish(items: Sequence[exp.Expr], law: AggregateLaw, names: Sequence[str]) 
     for written in items:
         tree = _indexed(written, law.fields)
         _check_fields(tree, law.fields, ("",))
+        for node in tree.walk():
+            if type(node) in AGGREGATES or isinstance(node, exp.Window):
+                raise ProgrammingError(
+                    "FINISH aggregates nothing: the fields are those of the merged state",
+                    position=position(node) or position(written),
+                )
         results.append(tree.transform(lambda node: _field_call(node, law)))
     if len(results) == 1 and not isinstance(results[0], exp.Alias):
         return results[0]
@@ -301,6 +314,9 @@ def _finish(items: Sequence[exp.Expr], law: AggregateLaw, names: Sequence[str]) 
                 hint="Write FINISH (best AS best, who AS who), and read f(x).best.",
                 position=position(written),
             )
+    aliases = [r.alias.lower() for r in results]
+    if len(set(aliases)) < len(aliases):
+        raise ProgrammingError("Two results of FINISH have the same name")
     return exp.Tuple(expressions=results)
 
 
