@@ -311,6 +311,8 @@ def calls_on(dtype: DType) -> list[Call]:
     """Every function that takes arguments of a type, and every cast from it."""
     calls = []
     for f in SCALARS.values():
+        if f.opaque:  # of a user, in another test
+            continue
         args: list[Expr] = [val(n % 2, dtype) for n in range(f.arity)]
         if f.name == "if":
             args = [fn("lt", B, *args[:2]), *args[:2]]
@@ -388,7 +390,7 @@ def compare(got: np.ndarray, wanted: np.ndarray, call: Call) -> None:
 
 def test_every_function_is_reached() -> None:
     reached = {c.fn for dtype in EDGES for c in calls_on(dtype)}
-    assert reached >= set(SCALARS)
+    assert reached >= {name for name, f in SCALARS.items() if not f.opaque}
 
 
 def test_boxes_cover_a_domain_once_and_are_made_one_at_a_time() -> None:
