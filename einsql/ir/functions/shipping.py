@@ -77,6 +77,7 @@ def source_of(f: PythonFunction) -> Source:
         except (ImportError, AttributeError):
             pass
     try:
+        # cloudpickle is installed by choice, and has no types.
         import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         text: bytes = cloudpickle.dumps(f.fn)

@@ -125,9 +125,9 @@ class _State:
                 p[partner - 1] = merged
             keep = np.flatnonzero(rank % 2 == 0)
             at, points = at[keep], [p[keep] for p in points]
-        whole = tuple(f.reshape(-1) for f in self.fields)
-        later = merged_fields(self.law, [f[at] for f in whole], points)
-        for f, values in zip(whole, later, strict=True):
+        flat = tuple(f.reshape(-1) for f in self.fields)
+        later = merged_fields(self.law, [f[at] for f in flat], points)
+        for f, values in zip(flat, later, strict=True):
             f[at] = values
 
     def _merge(self, where: Where, later: Sequence[np.ndarray]) -> None:

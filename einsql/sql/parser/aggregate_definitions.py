@@ -151,10 +151,10 @@ class AggregateReader(TreeReader):
             if dtype is DType.BOOLEAN:
                 return {"true": True, "false": False}[word]
             if dtype.is_integer:
-                whole = sign * int(word)
-                if not dtype.range[0] <= whole <= dtype.range[1]:
+                integer = sign * int(word)
+                if not dtype.range[0] <= integer <= dtype.range[1]:
                     raise ValueError
-                return whole
+                return integer
             number = sign * float(word)
             if math.isfinite(number) and abs(number) > float(np.finfo(dtype.carrier).max):
                 raise ValueError

@@ -87,7 +87,7 @@ class PythonFunctions:
         names = [f"x{n}" for n in range(len(options["parameters"]))]
         kind = inspect.Parameter.POSITIONAL_ONLY
         counted = [inspect.Parameter(name, kind) for name in names]
-        noticed.__signature__ = inspect.Signature(counted)  # type: ignore[attr-defined]
+        noticed.__signature__ = inspect.Signature(counted)  # type: ignore[attr-defined]  # inspect reads it
         with suppress(
             duckdb.CatalogException, duckdb.NotImplementedException
         ):  # another session of the database has registered it

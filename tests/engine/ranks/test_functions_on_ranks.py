@@ -63,7 +63,7 @@ def test_a_function_that_ranks_cannot_import(
 ) -> None:
     (tmp_path / "only_here.py").write_text("def f(x):\n    return x if x > 0 else -x\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    import only_here  # type: ignore[import-not-found]
+    import only_here  # type: ignore[import-not-found]  # the test writes it
 
     function: Any = only_here.f
     con.create_function("f", function, ["DOUBLE"], "DOUBLE")
