@@ -33,6 +33,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import RULES, STAGES, Optimized, Rule, optimize
 from einsql.optimizer.rewrite.verify import verify
+from tests.kernels.laws import WITNESS
 from tests.optimizer.graphs import (
     assert_equal_results,
     data,
@@ -251,6 +252,12 @@ def repeating() -> EinSum:
     return einsum("ij,ik->ij", X, Y, value=val(1), reduction="sum")
 
 
+def selecting() -> EinSum:
+    """The column of the least element of each row, which is compared and selected only."""
+    node = einsum("ij->i", X)
+    return replace(node, outputs=WITNESS.outputs(val(0), val(0), Label("j")))
+
+
 EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fold-constants": folding,
     "narrow-axes": narrowing,
@@ -268,6 +275,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "hoist-invariants": hoisting,
     "hoist-factors": factoring,
     "narrow-keys": repeating,
+    "narrow-states": selecting,
     "split-quotients": dividing,
     "solve-keys": solving,
     "split-labels": splitting,
@@ -346,6 +354,7 @@ def test_rules_fire_on_random_graphs() -> None:
         hoisting,
         factoring,
         weighting,
+        selecting,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)

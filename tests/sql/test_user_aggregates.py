@@ -10,7 +10,7 @@ import pytest
 
 import einsql
 
-SITES = (1, 2, 3, 5)
+SITES = (1, 2, 3, 4, 5)
 EDGES = 12
 
 WELFORD = """
@@ -90,6 +90,16 @@ def test_shortest_paths_with_witnesses(con: einsql.Connection, weights: np.ndarr
     sums = weights[:, :, None] + weights[None, :, :]
     assert np.array_equal(lengths, sums.min(1).ravel())
     assert np.array_equal(vias, sums.argmin(1).ravel())
+
+
+def test_witnesses_at_the_end_of_a_type(con: einsql.Connection, weights: np.ndarray) -> None:
+    low = "shortest(val, i - 2147483647) FILTER (WHERE val < 0)"
+    rows = con.execute(f"SELECT j, {low}.length, {low}.via FROM w GROUP BY j ORDER BY j").fetchall()
+    expected = [
+        (c.min(), int(c.argmin()) - 2147483647) if c.min() < 0 else (None, None) for c in weights.T
+    ]
+    assert [r[1:] for r in rows] == expected
+    assert (None, None) in expected
 
 
 def test_k_best_paths(con: einsql.Connection, weights: np.ndarray) -> None:

@@ -20,6 +20,7 @@ from einsql.optimizer.rewrite.inline_producers import FUSE_MAPS, INLINE_VIEWS
 from einsql.optimizer.rewrite.key_order import ORDER_KEYS
 from einsql.optimizer.rewrite.mixed_radix_factors import SHOW_DIGITS
 from einsql.optimizer.rewrite.narrow_keys import NARROW_KEYS
+from einsql.optimizer.rewrite.narrow_states import NARROW_STATES
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
@@ -64,7 +65,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("arrange", (CANONICAL_ORDER,), 1, alone=True),
     # Before fusing, so that equal producers become one with several readers.
     Stage("share", (SHARE,), 1),
-    Stage("fuse", (FUSE_MAPS, *_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
+    Stage("fuse", (FUSE_MAPS, *_SIMPLIFY, NARROW_STATES, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
     Stage("arrange", (CANONICAL_ORDER,), 1, alone=True),  # fusing leaves any order
     # After fusing, because only the remaining nodes need filters and contraction orders.
     Stage("order", (PUSH_FILTER, PULL_FILTER, FACTOR_ORDER), 4),
