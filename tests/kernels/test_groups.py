@@ -246,6 +246,21 @@ def test_a_product_runs_with_what_uses_its_elements_unless_sums_are_long(
     _same(con, sql)
 
 
+def test_a_map_of_a_long_product_runs_in_the_group_that_computes_it(
+    con: einsql.Connection,
+) -> None:
+    for name in "kv":
+        con.register(
+            name, np.random.default_rng(7).random((HEADS, 300, DEPTH), F), dims=("h", "t", "d")
+        )
+    sql = ATTENTION.format(where="") + (
+        ", o AS (SELECT h, s, d, SUM(e.val * v.val) AS val FROM e JOIN v USING (h, t) "
+        "GROUP BY h, s, d) SELECT h, s, d, o.val / z.val AS val FROM o JOIN z USING (h, s)"
+    )
+    assert [line.split()[0] for line in _steps(con, sql)] == ["r0..r5", "r6"]
+    _same(con, sql)
+
+
 @pytest.mark.parametrize(
     ("con", "wide"), [(F, 8), (F, 16), (F, 17), (D, 8), (D, 9)], indirect=["con"]
 )

@@ -134,7 +134,7 @@ class _Search:
         why: Reason | None = None
         for parts in self._tries(at, near):
             numbers = self._closed(at, parts)
-            plan = self._plan(numbers) if isinstance(numbers, frozenset) else numbers
+            plan = self._plan(numbers, parts) if isinstance(numbers, frozenset) else numbers
             if isinstance(numbers, frozenset) and isinstance(plan, _plan.Plan):
                 return _Found(numbers, plan)
             why = why or (plan if isinstance(plan, Reason) else None)
@@ -195,7 +195,7 @@ class _Search:
                 return Reason(NOT_FUSED, (self.nodes[n], " between them runs in another step"))
         return frozenset(closed)
 
-    def _plan(self, numbers: frozenset[int]) -> Plan | Reason | None:
+    def _plan(self, numbers: frozenset[int], parts: Sequence[_Found]) -> Plan | Reason | None:
         """The plan of a group, or why there is none; None if fusing would save nothing."""
         order = sorted(numbers)
         chosen = [n for n in (self.nodes[at] for at in order) if isinstance(n, EinSum)]
@@ -204,7 +204,14 @@ class _Search:
         sums = [bool(n.reduced) for n in chosen]
         most = DEEPEST_MAP if not any(sums[:-1]) else DEEPEST_ONE if sum(sums) == 1 else DEEPEST
         inside = {id(n) for n in chosen}
-        edges = ((n, o) for n in chosen for o in n.operands if id(o.source) in inside)
+        computed = {id(self.nodes[at]) for f in parts if f.plan is not None for at in f.numbers}
+        edges = (
+            (n, o)
+            for n in chosen
+            for o in n.operands
+            # A map of a product that a group computes anyway only saves passing its values.
+            if id(o.source) in inside and (n.reduced or id(o.source) not in computed)
+        )
         deep = next((edge for edge in edges if _depth(*edge) > most), None)
         if deep is not None:
             return _deep(*deep, most)
