@@ -7,7 +7,7 @@ step and cached, because for small tensors computing them takes as long as the s
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from types import EllipsisType
 
@@ -19,7 +19,7 @@ from einsql.core.records import dataclass
 from einsql.engine.partial_merge import Total
 from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.step import Measure
-from einsql.engine.transport import Arrays, Cut, Transport
+from einsql.engine.transport import Arrays, Cut, PostedExchange, Transport
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Program, View
@@ -74,6 +74,19 @@ class _Piece:
     is_empty: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """An exchange that has started.
+
+    Attributes:
+        tiles: Waits for the needed tiles at owned sites, and returns them.
+        flight: The transfer; None if nothing moves.
+    """
+
+    tiles: Callable[[], Held]
+    flight: PostedExchange | None
+
+
 class Moving:
     """The steps of a program in which arrays move between sites."""
 
@@ -110,6 +123,12 @@ class Moving:
         self, number: int, step: Exchange, tiles_of: Mapping[int, Held], transport: Transport
     ) -> Held:
         """Cuts tiles from tiles at the same site, and sends pieces of tiles to the other sites."""
+        return self.post(number, step, tiles_of, transport).tiles()
+
+    def post(
+        self, number: int, step: Exchange, tiles_of: Mapping[int, Held], transport: Transport
+    ) -> Exchanged:
+        """Starts an exchange, whose tiles are taken later."""
         need, base = step.tiles, step.sources[0]
         does = self._exchanging.get(number)
         if does is None:
@@ -117,25 +136,7 @@ class Moving:
         wanted: Held = {t.tile: t.fields(tiles_of) for t in does.taken}
         wanted.update((n, {}) for n in does.gathered)
         moves = self.gathering(number, step)
-        if len(moves.routes):
-            self._gather(number, step, moves, wanted, tiles_of, transport)
-        for n in does.gathered:
-            if not wanted[n]:  # an empty tile intersects no other
-                wanted[n].update(self.nothing(base, need.areas[n]))
-        return wanted
-
-    def _gather(
-        self,
-        number: int,
-        step: Exchange,
-        moves: Moves,
-        wanted: Held,
-        tiles_of: Mapping[int, Held],
-        transport: Transport,
-    ) -> None:
-        """Assembles tiles from their pieces."""
         places: dict[int, Arrays] = {}
-        need, base = step.tiles, step.sources[0]
 
         def room(n: int) -> Arrays | None:
             piece = self._piece(number, need, moves, n)
@@ -146,20 +147,22 @@ class Moving:
             places[n] = {k: a[piece.at] for k, a in wanted[piece.tile].items()}
             return places[n]
 
-        share = self.share(number, moves, step, tiles_of)
-        for n, arrays in transport.exchange(moves.routes, share, room):
-            if arrays is places.get(n):
-                continue
-            piece = self._piece(number, need, moves, n)
-            fields = wanted[piece.tile]
-            if not fields and piece.at is None:
-                fields.update(arrays)
-            elif not (fields and piece.is_empty):  # such a tile may be read-only
-                for name, part in arrays.items():
-                    if name not in fields:
-                        shape = tuple(extents(need.areas[piece.tile]).tolist())
-                        fields[name] = empty(shape, part.dtype)
-                    fields[name][... if piece.at is None else piece.at] = part
+        flight: PostedExchange | None = None
+        if len(moves.routes):
+            flight = transport.post(moves.routes, self.share(number, moves, step, tiles_of), room)
+
+        def tiles() -> Held:
+            pieces = () if flight is None else flight.pieces()
+            for n, arrays in pieces:
+                if arrays is not places.get(n):
+                    piece = self._piece(number, need, moves, n)
+                    _put(wanted[piece.tile], piece, arrays, need)
+            for n in does.gathered:
+                if not wanted[n]:  # an empty tile intersects no other
+                    wanted[n].update(self.nothing(base, need.areas[n]))
+            return wanted
+
+        return Exchanged(tiles, flight)
 
     def _does(self, number: int, step: Exchange, transport: Transport) -> _Exchanging:
         own = self.owned(number, step.tiles, transport)
@@ -325,6 +328,18 @@ class Merging:
             self._measure.flops[site] += sum(a.size for a in arrays.values())
         total.add(arrays)
         self._measure.seconds[site] += time.perf_counter() - start
+
+
+def _put(fields: dict[str, np.ndarray], piece: _Piece, arrays: Arrays, need: Tiles) -> None:
+    """Adds an arrived piece to the fields of its tile."""
+    if not fields and piece.at is None:
+        fields.update(arrays)
+    elif not (fields and piece.is_empty):  # such a tile may be read-only
+        for name, part in arrays.items():
+            if name not in fields:
+                shape = tuple(extents(need.areas[piece.tile]).tolist())
+                fields[name] = empty(shape, part.dtype)
+            fields[name][... if piece.at is None else piece.at] = part
 
 
 def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:

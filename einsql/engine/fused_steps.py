@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from einsql.core.records import dataclass
+from einsql.engine.site_cells import EmptyCell, is_empty
 from einsql.engine.step import Arrays, Group, Tick
 from einsql.ir.einsum.cells import cell_node, is_relative
-from einsql.ir.einsum.flops import flops_at_point
-from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
+from einsql.ir.einsum.graph import EinSum, Input, Node, Operand, exprs
 from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.points import cell_work
 from einsql.ir.spmd.program import FusedSteps, Local, Program
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
@@ -31,7 +32,7 @@ class Cell:
         flops: The number of scalar operations.
     """
 
-    group: Group
+    group: Group | EmptyCell
     sources: tuple[Place, ...]
     flops: int
 
@@ -100,7 +101,11 @@ class Fused:
                     places[id(read)] = source, tile
                 operands.append(replace(o, source=read))
             chain[n] = replace(local, operands=tuple(operands))
-            flops += local.points * flops_at_point(step.node)
+            (work,) = cell_work(step.node, step.labels, step.cells[cell : cell + 1])[1]
+            flops += int(work)
+        if all(map(is_empty, chain.values())):
+            results = [chain[n] for n in self.visible]
+            return Cell(EmptyCell(results), (), 0)
         group = self._group(tuple(chain.values()))
         if group is None:
             return None
@@ -118,6 +123,7 @@ class Fused:
                     (seen.setdefault(id(o.source), len(seen)), o.source.schema.keys)
                     for o in n.operands
                 ),
+                tuple(exprs(n)),
             )
             for n in nodes
         )

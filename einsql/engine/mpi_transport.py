@@ -52,6 +52,8 @@ class RankTransport:
     """The sites of one rank of a communicator.
 
     Attributes:
+        rank: The number of this rank.
+        ranks: int64 (sites,), the rank of each site.
         owned: The sites of this rank; sites are distributed evenly, neighbours together.
         sent: By owned site the bytes of the buffers passed to MPI, once for each receiving site. A
             broadcast counts once for each receiver but the root. An all-gather counts a rank's own
@@ -74,6 +76,7 @@ class RankTransport:
         self._cancelled = cancelled
         self.ranks = self._fabric.ranks_of(sites)
         self.owned: Sequence[int] = self._fabric.owned(sites)
+        self.rank = comm.rank
         self.sent = [0] * sites
         self.received = [0] * sites
 
@@ -86,7 +89,17 @@ class RankTransport:
             Abandoned: A rank has failed, was cancelled, or changes its tier.
             TornError: The start of the exchange failed.
         """
-        here = self._comm.rank
+        yield from self.post(routes, cut, room, window).pieces()
+
+    def post(
+        self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
+    ) -> PostedExchange:
+        """Starts the sends and receives of an exchange, which `pieces` completes.
+
+        Raises:
+            Abandoned: A rank has failed, was cancelled, or changes its tier.
+            TornError: The start of the exchange failed.
+        """
         schedule = self._schedule(routes)
         flight = _Flight(self._fabric, schedule, routes, cut, room, window)
         if schedule.crosses:
@@ -97,25 +110,7 @@ class RankTransport:
             raise TornError from error
         for n, nbytes in flight.given.items():
             self.sent[routes.sources[n]] += nbytes * schedule.feeds[n]
-        try:
-            for n in schedule.stays:
-                source, target = int(routes.sources[n]), int(routes.targets[n])
-                if self.ranks[source] != here:
-                    yield n, _nothing(routes, n)
-                    continue
-                arrays = cut(n)
-                if source != target:
-                    nbytes = sum(a.nbytes for a in arrays.values())
-                    self.sent[source] += nbytes
-                    self.received[target] += nbytes
-                yield n, arrays
-            for n, arrays in flight.arrivals():
-                nbytes = flight.taken.pop(n)
-                for served in schedule.serves[n]:
-                    self.received[routes.targets[served]] += nbytes
-                    yield served, arrays
-        finally:  # the exchange must complete even if the consumer fails
-            flight.end()
+        return PostedExchange(self, flight, schedule, routes, cut)
 
     def agree(self, status: int) -> None:
         """Shares the status of this rank with all ranks; the call is collective.
@@ -135,6 +130,53 @@ class RankTransport:
             routes.derived[key] = scheduled(routes, self.ranks, nodes, self._comm.rank)
         schedule: Schedule = routes.derived[key]
         return schedule
+
+
+class PostedExchange:
+    """An exchange of one rank that has started. It must end, by `pieces` or by `end`."""
+
+    def __init__(
+        self,
+        transport: RankTransport,
+        flight: _Flight,
+        schedule: Schedule,
+        routes: Routes,
+        cut: Cut,
+    ) -> None:
+        self._transport, self._flight, self._schedule = transport, flight, schedule
+        self._routes, self._cut = routes, cut
+
+    def pieces(self) -> Iterator[tuple[int, Arrays]]:
+        """Yields the arriving pieces, and completes the exchange."""
+        transport, flight, routes = self._transport, self._flight, self._routes
+        here = transport.rank
+        try:
+            for n in self._schedule.stays:
+                source, target = int(routes.sources[n]), int(routes.targets[n])
+                if transport.ranks[source] != here:
+                    yield n, _nothing(routes, n)
+                    continue
+                arrays = self._cut(n)
+                if source != target:
+                    nbytes = sum(a.nbytes for a in arrays.values())
+                    transport.sent[source] += nbytes
+                    transport.received[target] += nbytes
+                yield n, arrays
+            for n, arrays in flight.arrivals():
+                nbytes = flight.taken.pop(n)
+                for served in self._schedule.serves[n]:
+                    transport.received[routes.targets[served]] += nbytes
+                    yield served, arrays
+        finally:  # the exchange must complete even if the consumer fails
+            self.end()
+
+    def poll(self) -> None:
+        """Lets MPI move data: without calls of MPI, few libraries move large messages."""
+        self._flight.poll()
+
+    def end(self) -> None:
+        """Waits until the exchange is complete."""
+        self._flight.end()
 
 
 class _Flight:
@@ -209,6 +251,12 @@ class _Flight:
                 self._sending += requests
             else:
                 self._gathering.append(((c.route,), requests))
+
+    def poll(self) -> None:
+        """Tests an operation that is not complete, without completing it."""
+        for requests in (*self._receiving.values(), self._sending):
+            if not all(r.Get_status() for r in requests):
+                return
 
     def arrivals(self) -> Iterator[tuple[int, Arrays]]:
         """Yields numbers of routes with their arrays, on arrival or in order."""

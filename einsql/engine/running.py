@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 
 from einsql.core.records import dataclass
-from einsql.engine.exchange import Held, Merging
+from einsql.engine.exchange import Exchanged, Held, Merging
 from einsql.engine.step import Measure, Tick
 from einsql.engine.streaming_exchange import Stream
 from einsql.engine.transport import Transport
-from einsql.ir.spmd.program import Load, Program
+from einsql.ir.spmd.program import Load, Program, tuple_bytes
 
 Loading = Callable[[int, Load, Sequence[int]], Held]
 """Returns tiles of a stored tensor, given the number of the step and the numbers of the tiles."""
@@ -29,13 +30,30 @@ class Resident:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._steps: dict[int, list[tuple[int, int, int]]] = {}
+        self._expected: dict[int, list[tuple[int, int]]] = {}
         self._shared: Counter[tuple[int, int, int]] = Counter()
         self._bytes = [0] * program.sites
         self.peak = [0] * program.sites
 
+    def expect(self, number: int, owned: Sequence[int]) -> None:
+        """Adds the tiles of an exchange that has started, until they are stored."""
+        tiles = self._program.steps[number].tiles
+        width = tuple_bytes(self._program.relation(number))
+        here = set(owned)
+        self._expected[number] = [
+            (site, size * width)
+            for site, size in zip(tiles.sites.tolist(), tiles.volumes.tolist(), strict=True)
+            if site in here
+        ]
+        for site, nbytes in self._expected[number]:
+            self._bytes[site] += nbytes
+        self.peak = list(map(max, self.peak, self._bytes))
+
     def store(self, tiles_of: Mapping[int, Held]) -> None:
         """Adds the tiles of steps that are new among those with tiles."""
         for n in tiles_of.keys() - self._steps.keys():
+            for site, nbytes in self._expected.pop(n, ()):
+                self._bytes[site] -= nbytes
             sites = self._program.steps[n].tiles.sites
             # Equal memory of one site: the address of the first element, and the size.
             stored = [
@@ -72,6 +90,7 @@ class Running:
         streams: By reader the exchanges that bring its operand piece by piece.
         merges: By completion the merge of partial tiles so far.
         resident: The memory of the sites; None for runs that do not measure it.
+        posted: By its number each exchange that has started and is not complete.
     """
 
     transport: Transport
@@ -82,3 +101,22 @@ class Running:
     streams: dict[int, Stream] = field(default_factory=dict)
     merges: dict[int, Merging] = field(default_factory=dict)
     resident: Resident | None = None
+    posted: dict[int, Exchanged] = field(default_factory=dict)
+
+    def progress(self, fraction: float) -> None:
+        """Reports the completed fraction, and lets posted exchanges move data."""
+        self.tick(fraction)
+        for exchanged in self.posted.values():
+            if exchanged.flight is not None:
+                exchanged.flight.poll()
+
+    @contextmanager
+    def completing(self) -> Iterator[None]:
+        """Completes posted exchanges after a failure, because other ranks take part in them."""
+        try:
+            yield
+        finally:
+            while self.posted:
+                _, exchanged = self.posted.popitem()
+                if exchanged.flight is not None:
+                    exchanged.flight.end()

@@ -8,12 +8,15 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.records import dataclass
-from einsql.engine.step import Compile, Runner
+from einsql.core.schema import is_flag
+from einsql.engine.step import Arrays, Compile, Runner, Tick
 from einsql.engine.straight_segments import LIGHT
 from einsql.ir.einsum.cells import cell_node, sized
 from einsql.ir.einsum.flops import flops_at_point
-from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.graph import FALSE, EinSum, exprs
 from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.points import cell_work
+from einsql.ir.functions import REDUCTIONS
 from einsql.ir.spmd.program import Local, Program, tuple_bytes
 
 
@@ -34,6 +37,41 @@ class Cell:
     flops: int
 
 
+@dataclass(frozen=True, slots=True)
+class EmptyCell:
+    """Nodes of a cell in which no point exists: their results are the values of empty groups.
+
+    Attributes:
+        results: The nodes with a result.
+    """
+
+    results: Sequence[EinSum]
+
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
+        """Returns the fields of the results."""
+        return [nothing(node) for node in self.results]
+
+    def run_one(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        """Returns the fields of the only result."""
+        return nothing(self.results[0])
+
+
+def is_empty(node: EinSum) -> bool:
+    """True if a node of a cell provably has no point."""
+    return node.guard == FALSE
+
+
+def nothing(node: EinSum) -> dict[str, np.ndarray]:
+    """The fields of a result without points: each reduction's identity, and 0 for other values."""
+    shape = tuple(k.extent for k in node.schema.keys)
+    fields = {}
+    for o in node.outputs:
+        has_identity = o.reduction is not None and not is_flag(o.name)
+        least = REDUCTIONS[o.reduction or ""].identity(o.dtype) if has_identity else 0
+        fields[o.name] = np.full(shape, least, o.dtype.numpy)
+    return fields
+
+
 class Cells:
     """The compiled cells of a program, each compiled when it is first asked for."""
 
@@ -42,7 +80,6 @@ class Cells:
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}
         self._cells: dict[tuple[int, int], Cell] = {}
-        self._points: dict[int, int] = {}
         self._stated = {
             n: with_state(s.node)
             for n, s in enumerate(program.steps)
@@ -77,9 +114,9 @@ class Cells:
             )
             boxes = [self._program.steps[s].tiles.areas[t] for s, t in sources]
             runner, points = self.runner(number, node, step, step.cells[n], boxes)
-            if number not in self._points:
-                self._points[number] = flops_at_point(step.node)
-            flops = points * self._points[number]
+            flops = points * flops_at_point(step.node)
+            if not step.is_template:
+                flops = int(cell_work(step.node, step.labels, step.cells[n : n + 1])[1][0])
             compiled = self._cells[number, n] = Cell(runner, int(step.sites[n]), sources, flops)
         return compiled
 
@@ -98,7 +135,11 @@ class Cells:
                 number,
                 tuple((a.lo, a.hi) for a in local.axes),
                 tuple(k for o in local.operands for k in o.source.schema.keys),
+                tuple(exprs(local)),
             )
         if key not in self._runners:
-            self._runners[key] = self._compile(local).run, local.points
+            if is_empty(local):
+                self._runners[key] = EmptyCell((local,)).run_one, 0
+            else:
+                self._runners[key] = self._compile(local).run, local.points
         return self._runners[key]

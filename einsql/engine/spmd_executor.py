@@ -65,7 +65,11 @@ class SiteProgram(GraphExecutor):
         self._postponed = postponed(program.together)
         apart = {*self._postponed, *self._fused}
         self._merged = {n: m for n, m in merged_on_arrival(program).items() if n not in apart}
-        self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
+        self._posts = program.posts_before
+        early = {e for numbers in self._posts.values() for e in numbers}
+        self._streaming = {
+            e: r for e, r in candidates(program).items() if r not in apart and e not in early
+        }
         self._streams: dict[int, Stream | None] = {}
         self._small = [
             program.steps[root].tiles.once if is_small(program, root) else 0
@@ -128,13 +132,16 @@ class SiteProgram(GraphExecutor):
         resident = Resident(self.program)
         run = replace(self._begun(transport, load, tick), resident=resident)
         measure, streams = run.measure, run.streams
-        for n in range(len(self.program.steps)):
-            start, before = time.perf_counter(), sum(transport.sent)
-            self._step(n, run)
-            took, sent = time.perf_counter() - start, sum(transport.sent) - before
-            if n in streams:
-                measure.steps[streams[n].exchange].sent, sent = sent, 0
-            measure.steps.append(StepMeasure(took, sent=sent))
+        early: dict[int, int] = {}
+        with run.completing():
+            for n in range(len(self.program.steps)):
+                early |= self._post(n, run)
+                start, before = time.perf_counter(), sum(transport.sent)
+                self._step(n, run)
+                took, sent = time.perf_counter() - start, sum(transport.sent) - before
+                if n in streams:
+                    measure.steps[streams[n].exchange].sent, sent = sent, 0
+                measure.steps.append(StepMeasure(took, sent=sent + early.pop(n, 0)))
         measure.sent, measure.received = transport.sent, transport.received
         measure.memory = resident.peak
         return self._ended(run), measure
@@ -168,19 +175,37 @@ class SiteProgram(GraphExecutor):
             work, skipped = partial(self._work, transport), {*self._postponed, *self._nested}
             parts = segments(self.program, self._moving, transport, work, skipped)
             self._parts = parts
-        count = len(self.program.steps)
-        for part in parts:
-            if isinstance(part, int):
-                self._step(part, run)
-                continue
-            for n in part.loads:
-                self._load(n, run)
-            first, share = part.steps[0] / count, len(part.steps) / count
-            part.execute(run.tiles_of, _shifted(tick, first, share))
-            for n in part.steps:
-                for source in self._released[n]:
-                    run.tiles_of.pop(source, None)
+        with run.completing():
+            for part in parts:
+                self._post(part if isinstance(part, int) else part.steps[0], run)
+                if isinstance(part, int):
+                    self._step(part, run)
+                else:
+                    self._segment(part, run)
         return self._ended(run), Measure(tiles=run.measure.tiles)
+
+    def _segment(self, part: Segment, run: Running) -> None:
+        """Runs short steps as one function."""
+        for n in part.loads:
+            self._load(n, run)
+        count = len(self.program.steps)
+        first, share = part.steps[0] / count, len(part.steps) / count
+        part.execute(run.tiles_of, _shifted(run.progress, first, share))
+        for n in part.steps:
+            for source in self._released[n]:
+                run.tiles_of.pop(source, None)
+
+    def _post(self, number: int, run: Running) -> dict[int, int]:
+        """Starts the exchanges that precede a step; returns the bytes sent by each of them."""
+        sent: dict[int, int] = {}
+        for n in self._posts.get(number, ()):
+            step, before = self.program.steps[n], sum(run.transport.sent)
+            assert isinstance(step, Exchange)
+            run.posted[n] = self._moving.post(n, step, run.tiles_of, run.transport)
+            sent[n] = sum(run.transport.sent) - before
+            if run.resident is not None:
+                run.resident.expect(n, run.transport.owned)
+        return sent
 
     def _begun(self, transport: Transport, load: Loading, tick: Tick) -> Running:
         sites = self.program.sites
@@ -207,7 +232,9 @@ class SiteProgram(GraphExecutor):
             self._load(n, run)
         elif isinstance(step, Exchange):
             stream = self._stream(n, step)
-            if stream is None:
+            if n in run.posted:
+                tiles_of[n] = run.posted.pop(n).tiles()
+            elif stream is None:
                 tiles_of[n] = moving.exchange(n, step, tiles_of, transport)
             else:  # its reader runs it, and needs its sources
                 run.streams[self._streaming[n]] = replace(stream, released=done)
@@ -217,9 +244,9 @@ class SiteProgram(GraphExecutor):
             tiles_of[n] = streamed_tiles(self.program, self.cells, moving, stream, n, run)
             done = [*stream.released, *(m for m in done if m != stream.exchange)]
         elif n in self._fused:
-            self._run_fused(self._fused[n], tiles_of, transport, run.tick, run.measure)
+            self._run_fused(self._fused[n], tiles_of, transport, run.progress, run.measure)
         elif isinstance(step, Local):
-            results = self._local(n, step, tiles_of, transport, run.tick, run.measure)
+            results = self._local(n, step, tiles_of, transport, run.progress, run.measure)
             if n in self._merged:
                 at = self._merged[n]
                 run.merges[at] = self._merge(at, results, run.measure)
@@ -237,7 +264,7 @@ class SiteProgram(GraphExecutor):
             run.resident.release(done)
         for source in done:
             tiles_of.pop(source, None)  # fused steps may store no tiles
-        run.tick((n + 1) / len(self.program.steps))
+        run.progress((n + 1) / len(self.program.steps))
 
     def _load(self, n: int, run: Running) -> None:
         step = self.program.steps[n]

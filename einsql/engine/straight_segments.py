@@ -114,7 +114,11 @@ def segments(
             readers[source].append(n)
     parts: list[Segment | int] = []
     builder = _Builder(program, moving, transport, work_of)
+    posts = program.posts_before
     for n in range(len(program.steps)):
+        if n in posts:
+            parts += builder.finished(readers)
+            builder = _Builder(program, moving, transport, work_of)
         if n in skipped:
             builder.skip(n)
         elif not builder.add(n):

@@ -85,6 +85,22 @@ class Transport(Protocol):
             `room` if the piece was received there, else read-only arrays.
         """
 
+    def post(self, routes: Routes, cut: Cut, room: Room | None = None) -> PostedExchange:
+        """Starts an exchange without waiting for its pieces; see `exchange`."""
+
+
+class PostedExchange(Protocol):
+    """An exchange that has started, and that work of its sites overlaps."""
+
+    def pieces(self) -> Iterator[tuple[int, Arrays]]:
+        """Yields the arriving pieces as `Transport.exchange` does, and completes the exchange."""
+
+    def poll(self) -> None:
+        """Lets data move; called between pieces of work."""
+
+    def end(self) -> None:
+        """Completes the exchange without its pieces, after a failure."""
+
 
 class LocalTransport:
     """Virtual sites in one process: no array is copied; the bytes between sites are counted.
@@ -111,3 +127,23 @@ class LocalTransport:
                 self.sent[source] += nbytes
                 self.received[target] += nbytes
             yield n, arrays
+
+    def post(self, routes: Routes, cut: Cut, room: Room | None = None) -> PostedExchange:
+        """Returns an exchange that passes the arrays on when its pieces are taken."""
+        return _Passed(self.exchange(routes, cut, room))
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A posted exchange of virtual sites, which passes arrays on."""
+
+    arrays: Iterator[tuple[int, Arrays]]
+
+    def pieces(self) -> Iterator[tuple[int, Arrays]]:
+        return self.arrays
+
+    def poll(self) -> None:
+        """Does nothing: no data moves."""
+
+    def end(self) -> None:
+        """Does nothing: no data moves."""

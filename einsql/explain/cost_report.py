@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from einsql.core.boxes import volumes
 from einsql.core.records import dataclass
 from einsql.engine.step import Measure
 from einsql.explain.operations import (
@@ -18,9 +17,9 @@ from einsql.explain.operations import (
 )
 from einsql.explain.report import SiteReport
 from einsql.explain.sharded_notation import sharded_notation
-from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.points import cell_work
 from einsql.ir.einsum.printer import format_node
 from einsql.ir.einsum.reasons import why_masked
 from einsql.ir.layout import Mesh
@@ -149,7 +148,7 @@ def operation_reports(
                 ],
                 bytes_sent=sum(s.nbytes for s in _moving(operation.steps, placed)),
                 tra_cost=sum(costs[n] for n in operation.steps),
-                flops=flops(node),
+                flops=_flops(local),
                 seconds=sum(predicted.seconds[s] for s in operation.steps),
                 memory=predicted.cells[operation.number],
                 measured=measured,
@@ -239,6 +238,12 @@ def _kind(node: EinSum) -> Kind:
     return "contraction" if len(node.operands) > 1 else "reduction"
 
 
+def _flops(local: Local) -> int:
+    """The operations of a step, of which copies count once."""
+    _, flops = cell_work(local.node, local.labels, local.cells)
+    return int(flops[: len(flops) // local.tiles.copies].sum())
+
+
 def site_reports(
     operations: Sequence[Operation],
     placed: Program,
@@ -266,9 +271,9 @@ def site_reports(
     total = [0] * placed.sites
     for operation in operations:
         local = operation.local
-        each = flops_at_point(local.node)
-        for site, points in zip(local.sites, volumes(local.cells), strict=True):
-            total[int(site)] += int(points) * each
+        _, flops = cell_work(local.node, local.labels, local.cells)
+        for site, work in zip(local.sites.tolist(), flops.tolist(), strict=True):
+            total[site] += work
     for step in placed.steps:
         if isinstance(step, Complete):  # a site merges each tile that it receives with its own
             moved = completing(placed.steps[step.source].tiles, step, placed.sites)

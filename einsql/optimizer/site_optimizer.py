@@ -46,6 +46,7 @@ from einsql.optimizer.lowering.graph_program import graph_program
 from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
 from einsql.optimizer.placement.placement import place
+from einsql.optimizer.placement.ring_order import by_rounds, posted
 from einsql.optimizer.simulation.prediction import predict
 
 MOST_PLACED = 3
@@ -166,7 +167,7 @@ class _Sited:
     @cached_property
     def program(self) -> Program:
         """The program of the sites, with fused groups."""
-        return joined(graph_program(self.plan), self._groups)
+        return posted(joined(by_rounds(graph_program(self.plan)), self._groups))
 
     def seconds(self, machine: Machine) -> float:
         """The predicted seconds of the program."""

@@ -20,6 +20,7 @@ from einsql.engine.tiered_sites import TieredSites
 from einsql.ir.einsum.graph import EinSum, Roots, walk
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Floats, Objective, Seconds, SentBytes, decompose
+from einsql.optimizer.placement.ring_order import as_cells
 from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
 from einsql.optimizer.rewrite.order_search import Orders
 from einsql.optimizer.rewrite.pipeline import reordered
@@ -159,7 +160,12 @@ class _OrderSearch:
 def groups_in(roots: Roots, settings: Settings) -> list[Sequence[EinSum]]:
     """Returns the nodes of a graph that a site can run together, group by group."""
     find = grouping(settings)
-    return [] if find is None else [g.nodes for g in find(roots).groups]
+    if find is None:
+        return []
+    cells, originals = as_cells(roots)
+    place = {id(n): at for at, n in enumerate(walk(*roots))}
+    groups = ([originals[id(n)] for n in g.nodes] for g in find(cells).groups)
+    return [sorted(nodes, key=lambda n: place[id(n)]) for nodes in groups]
 
 
 def objective_of(settings: Settings) -> Objective:

@@ -25,6 +25,7 @@ from einsql.ir.einsum.graph import (
     Node,
     Operand,
     Output,
+    Ring,
     Value,
     call,
     conj,
@@ -209,16 +210,21 @@ def showing() -> EinSum:
     return EinSum(axes, rows, TRUE, ("h", "i"), (total,))
 
 
-def weighting() -> EinSum:
+def weighting(parts: int = 3) -> EinSum:
     """Weighted means with weights by a softmax whose keys have a hint; equal scores are exact."""
     x, v = tensor("x", (0, 4), (1, 9)), tensor("v", (1, 9), (0, 3))
     score = times(val(0), Const(0.0, D))
-    most = replace(einsum("ij->i", x, value=score, reduction="max"), hint=(("j", 3),))
+    most = replace(einsum("ij->i", x, value=score, reduction="max"), hint=(("j", parts),))
     power = call("exp", D, call("sub", D, score, val(1)))
     weights = einsum("ij,i->ij", x, most, value=power)
     total = einsum("ij->i", weights, reduction="sum")
     share = times(call("div", D, val(0), val(1)), val(2))
     return einsum("ij,i,jk->ik", weights, total, v, value=share, reduction="sum")
+
+
+def ringing() -> EinSum:
+    """The same means, with keys that pass around a ring of three sites."""
+    return weighting(Ring(3))
 
 
 def turning() -> EinSum:
@@ -280,6 +286,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "solve-keys": solving,
     "split-labels": splitting,
     "split-keys": weighting,
+    "ring-keys": ringing,
     "show-digits": showing,
     "order-keys": turning,
 }
@@ -355,6 +362,7 @@ def test_rules_fire_on_random_graphs() -> None:
         factoring,
         weighting,
         selecting,
+        ringing,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Axis, Call, Const, Expr, Label, bigint
-from einsql.ir.einsum.intervals import HasAxes
+from einsql.ir.einsum.graph import Axis, Call, Const, Expr, Label, bigint, rewrite
+from einsql.ir.einsum.intervals import Bounds, HasAxes, can_raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,33 @@ def affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
         case "mul", [a, b] if not b.steps:
             return a.scaled(b.offset)
     return None
+
+
+def ordered(expr: Expr, known: Mapping[str, Affine], bounds: Bounds) -> Expr:
+    """An expression with its comparisons of affine expressions in one form.
+
+    A comparison is then a ≤ b with positive steps and at most one positive offset, so equal
+    conditions have equal expressions.
+
+    Args:
+        expr: The expression.
+        known: The affine form of each label that the expression may read.
+        bounds: The bounds of these labels.
+    """
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Call) or e.fn not in ("le", "lt") or can_raise(e, bounds):
+            return e
+        first, second = (affine(a, known) for a in e.args)
+        if first is None or second is None:
+            return e
+        rest = second.plus(first.scaled(-1)).plus(Affine({}, -(e.fn == "lt")))
+        steps = sorted(rest.steps.items())
+        least = Affine({x: -s for x, s in steps if s < 0}, max(0, -rest.offset))
+        most = Affine({x: s for x, s in steps if s > 0}, max(0, rest.offset))
+        return Call("le", (least.expr(), most.expr()), e.dtype)
+
+    return rewrite(expr, visit)
 
 
 @dataclass(frozen=True, slots=True)

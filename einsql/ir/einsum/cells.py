@@ -6,16 +6,30 @@ label's interval, or the values that a derived label has in the cell (a window w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
 
 from einsql.core.mappings import memoized
-from einsql.core.schema import Key, Schema
-from einsql.ir.einsum.graph import Axis, EinSum, Input, Operand, exprs, labels_of
+from einsql.core.schema import DType, Key, Schema
+from einsql.ir.einsum.affine import Affine, ordered
+from einsql.ir.einsum.graph import (
+    Axis,
+    EinSum,
+    Expr,
+    Input,
+    Operand,
+    bigint,
+    call,
+    exprs,
+    labels_of,
+    map_exprs,
+    substitute,
+)
 from einsql.ir.einsum.intervals import bounds_of, interval
+from einsql.ir.einsum.simplification import simplify
 
 
 def cell_node(
@@ -41,7 +55,9 @@ def cell_node(
             if label not in bounds:
                 bounds[label] = (int(lo), int(hi))
     shifted = is_relative(node) if shifted is None else shifted
-    shift = {x: lo for x, (lo, _) in bounds.items()} if shifted else {}
+    if not shifted:
+        node = folded(node, bounds)
+    shift = {x: lo for x, (lo, hi) in bounds.items() if shifted or hi == lo + 1}
     axes = tuple(
         Axis(a.label, lo - shift.get(a.label, 0), hi - shift.get(a.label, 0), a.define)
         for a, (lo, hi) in ((a, bounds.get(a.label, (a.lo, a.hi))) for a in node.axes)
@@ -54,6 +70,34 @@ def cell_node(
         )
         operands.append(Operand(Input(f"#{n}", Schema(keys, o.source.schema.fields)), o.labels))
     return replace(node, axes=axes, operands=tuple(operands))
+
+
+def folded(node: EinSum, bounds: Mapping[str, tuple[int, int]]) -> EinSum:
+    """The node with numbers in the place of labels of one value, which are counted from 0.
+
+    Cells that differ only in their position then have equal expressions: a part of the keys that a
+    mask does not cut has no condition, and one that it excludes has the condition FALSE.
+
+    Args:
+        node: The operation.
+        bounds: The bounds of the labels in the cell.
+    """
+    single = {x: bigint(lo) for x, (lo, hi) in bounds.items() if hi == lo + 1}
+    derived = {a.label for a in node.axes if a.define is not None}
+    if not any(single.keys() & labels for labels in (derived, *map(labels_of, exprs(node)))):
+        return node
+    known = {x: Affine({x: 1}, 0) for x in bounds}
+
+    def number(e: Expr) -> Expr:
+        return ordered(simplify(substitute(e, single), bounds), known, bounds)
+
+    axes = tuple(
+        a
+        if a.define is None or a.label not in single
+        else replace(a, define=call("sub", DType.BIGINT, a.define, single[a.label]))
+        for a in node.axes
+    )
+    return map_exprs(replace(node, axes=axes), number)
 
 
 @lru_cache(maxsize=4096)

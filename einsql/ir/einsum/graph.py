@@ -220,6 +220,10 @@ class Output:
     where: Expr = TRUE
 
 
+class Ring(int):
+    """A number of parts, in a hint, that pass from site to site around a ring."""
+
+
 @dataclass(frozen=True, slots=True)
 class GridAxis:
     """An axis of a requested grid of sites.
@@ -316,6 +320,11 @@ def hint_over(
         if label in labels:
             parts_of_label.setdefault(label, parts)
     return tuple(parts_of_label.items())
+
+
+def is_turn(node: EinSum) -> bool:
+    """True for a map by which every site of a ring takes the block of its neighbour."""
+    return len(node.operands) == 1 and any(isinstance(parts, Ring) for _, parts in node.hint)
 
 
 def call(fn: str, dtype: DType, *args: Expr) -> Expr:

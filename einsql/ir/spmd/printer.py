@@ -25,10 +25,12 @@ def format_steps(program: Program) -> list[list[str]]:
 
     The first line is `s2 r0[i:8, k:8] at 2x2 Shard(i), Replicate`: the name of the step, its
     relation, and the placement of its tiles on a mesh. The second line has the operation, the
-    steps that it reads, and the bytes that cross sites.
+    steps that it reads, and the bytes that cross sites. An exchange that is posted before another
+    step is started there, and completed in its place.
     """
+    posts = {p.exchange: p.before for p in program.posts}
     return [
-        [format_tiles(program, n, name), *_format_operation(program.steps[n], name)]
+        [format_tiles(program, n, name), *_format_operation(program.steps[n], name, posts.get(n))]
         for n, name in enumerate(relation_names(program))
     ]
 
@@ -72,7 +74,7 @@ def format_tiles(program: Program, number: int, relation: str) -> str:
     return f"s{number} {relation}[{shown}] at {at}"
 
 
-def _format_operation(step: Step, relation: str) -> list[str]:
+def _format_operation(step: Step, relation: str, post: int | None) -> list[str]:
     sources = [f"s{n}" for n in reads(step)]
     match step:
         case Load():
@@ -81,7 +83,8 @@ def _format_operation(step: Step, relation: str) -> list[str]:
             return [f"  view         {sources[0]}"]
         case Exchange():
             moved = _format_collectives(step.collectives) or "moves nothing"
-            return [f"  exchange     {', '.join(sources)}  {moved}"]
+            early = "" if post is None else f", posted before s{post}"
+            return [f"  exchange     {', '.join(sources)}  {moved}{early}"]
         case Complete():
             return [
                 f"  complete     {sources[0]}  {_format_collectives(step.collectives)}".rstrip()

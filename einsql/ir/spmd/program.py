@@ -36,11 +36,13 @@ CollectiveName = Literal[
     "all-gather",
     "all-to-all",
     "halo",
+    "shift",
     "reduce",
     "reduce-scatter",
     "all-reduce",
 ]
-"""Names as in MPI; a "slice" sends nothing, a "halo" sends only the margins of tiles."""
+"""Names as in MPI; a "slice" sends nothing, a "halo" sends only the margins of tiles, and by a
+"shift" every site sends its tile to one other site, as around a ring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,19 @@ class FusedSteps:
     shown: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Post:
+    """The start of an exchange before its place, so that steps between overlap with it.
+
+    Attributes:
+        exchange: The number of the exchange, which is completed in its place.
+        before: The number of the step before which its sends and receives are started.
+    """
+
+    exchange: int
+    before: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """Steps in order; some of their relations are results.
@@ -211,12 +226,14 @@ class Program:
         sites: The number of sites.
         roots: For each root of the graph the step that produces its tiles.
         together: Groups of fused local steps; the groups are disjoint.
+        posts: The exchanges that start before their place, by the numbers of these steps.
     """
 
     sites: int
     steps: tuple[Step, ...]
     roots: tuple[int, ...]
     together: tuple[FusedSteps, ...] = ()
+    posts: tuple[Post, ...] = ()
 
     @property
     def bytes_sent(self) -> int:
@@ -227,6 +244,14 @@ class Program:
     def inputs(self) -> tuple[str, ...]:
         """The names of the stored tensors that the program reads."""
         return tuple(dict.fromkeys(s.source.name for s in self.steps if isinstance(s, Load)))
+
+    @property
+    def posts_before(self) -> dict[int, tuple[int, ...]]:
+        """The exchanges that start before each step."""
+        numbers: dict[int, tuple[int, ...]] = {}
+        for post in self.posts:
+            numbers[post.before] = (*numbers.get(post.before, ()), post.exchange)
+        return numbers
 
     def relation(self, number: int) -> Input | EinSum:
         """The relation whose tiles a step produces."""
@@ -302,6 +327,7 @@ def reordered(program: Program, order: Sequence[int]) -> Program:
         order: The numbers of all steps, producers first.
     """
     assert not program.together
+    assert not program.posts
     numbers = {old: new for new, old in enumerate(order)}
 
     def renumbered(step: Step) -> Step:

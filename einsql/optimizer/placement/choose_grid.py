@@ -11,7 +11,7 @@ import numpy as np
 
 from einsql.core.boxes import volumes
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.graph import EinSum, is_turn
 from einsql.ir.layout import Partial, Tiles
 from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes
 from einsql.ir.tile_transfers import here, lacking
@@ -240,7 +240,7 @@ def _candidates(
     for cells in grids(node, cut, sites):
         first = first or cells
         yield cells
-    if first is None or not (node.is_elementwise or len(first.sites) < sites):
+    if first is None or is_turn(node) or not (node.is_elementwise or len(first.sites) < sites):
         return
     if free and node.is_elementwise:
         largest = volumes(first.boxes).max()

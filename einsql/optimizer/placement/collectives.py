@@ -90,9 +90,20 @@ def _name(have: Tiles, need: Tiles) -> CollectiveName:
         return "broadcast" if copies else "scatter"
     if len(readers) == 1:
         return "gather"
+    if _permutes(have, need):
+        return "shift"
     if copies and _margins_only(have, need):
         return "halo"
     return "all-gather" if copies else "all-to-all"
+
+
+def _permutes(have: Tiles, need: Tiles) -> bool:
+    """True if every site sends its only tile to one site, as to its neighbour on a ring."""
+    alone = all(len(np.unique(t.sites)) == len(t.sites) > 2 for t in (have, need))
+    if not alone or have.boxes.shape != need.boxes.shape:
+        return False
+    own, wanted = (np.unique(t.boxes, axis=0) for t in (have, need))
+    return len(own) == len(have.boxes) and np.array_equal(own, wanted)
 
 
 def _margins_only(have: Tiles, need: Tiles) -> bool:

@@ -19,6 +19,7 @@ from einsql.ir.einsum.graph import (
     Roots,
     children,
     consumers,
+    is_turn,
     keepable,
     relabel,
     walk,
@@ -220,6 +221,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         tuple((at.get(g.label), g.size, g.depth) for g in node.grid),
         None if cut.pinned is None else _pinned_places(node, cut.pinned),
         node.is_elementwise,
+        is_turn(node),
         is_linear_in_sums(node),
         state_bytes(node),
         tuple(

@@ -126,6 +126,13 @@ def _softmax(
     return replace(softmax, hints=tuple(n for n in wanted if n > 1))
 
 
+def reads_sparse(softmax: Softmax) -> bool:
+    """True if an operand stores only some elements, which a view by parts would fill."""
+    nodes = [*softmax.members, *(s.node for s in softmax.sums)]
+    sources = (o.source for n in nodes for o in n.operands)
+    return any(isinstance(s, Input) and s.sparse for s in sources)
+
+
 def only_value(node: EinSum, reduction: str | None) -> Output | None:
     """The only output of a node besides its flag of presence, if it has this reduction."""
     values = [o for o in node.outputs if o.name != PRESENT]

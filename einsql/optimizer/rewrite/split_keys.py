@@ -24,7 +24,6 @@ from einsql.ir.einsum.graph import (
     Const,
     EinSum,
     Expr,
-    Input,
     Label,
     Node,
     Operand,
@@ -47,7 +46,14 @@ from einsql.ir.einsum.graph import (
 from einsql.optimizer.rewrite.inline_producers import compose
 from einsql.optimizer.rewrite.node_properties import readers
 from einsql.optimizer.rewrite.rules import Rule
-from einsql.optimizer.rewrite.softmax import Softmax, Sum, exponent, only_value, softmaxes
+from einsql.optimizer.rewrite.softmax import (
+    Softmax,
+    Sum,
+    exponent,
+    only_value,
+    reads_sparse,
+    softmaxes,
+)
 
 PART = "part"
 """The wanted name of the label of the parts."""
@@ -55,7 +61,7 @@ PART = "part"
 
 def split_keys(roots: Roots) -> tuple[Roots, int]:
     """Splits each softmax whose keys a hint cuts."""
-    wanted = [s for s in softmaxes(roots) if s.hints and not _reads_sparse(s)]
+    wanted = [s for s in softmaxes(roots) if s.hints and not reads_sparse(s)]
     members: dict[int, _Splitting] = {}
     splits = 0
     for softmax in wanted:
@@ -112,13 +118,6 @@ def hinted(roots: Roots, parts: Mapping[int, int]) -> Roots:
     return tuple(done[id(r)] for r in roots)
 
 
-def _reads_sparse(softmax: Softmax) -> bool:
-    """True if an operand stores only some elements, which a view by parts would fill."""
-    nodes = [*softmax.members, *(s.node for s in softmax.sums)]
-    sources = (o.source for n in nodes for o in n.operands)
-    return any(isinstance(s, Input) and s.sparse for s in sources)
-
-
 class _Splitting:
     """The parts of one softmax, and their merging."""
 
@@ -138,7 +137,7 @@ class _Splitting:
         of = self._sums.get(id(node))
         label = self._softmax.along[id(node)]
         if of is not None:
-            node = of.node if of.divisor is None else _without(of.node, of.divisor[0])
+            node = of.node if of.divisor is None else undivided(of.node, of.divisor[0])
         part = self._part(node, label, done)
         self._parts[id(node if of is None else of.origin)] = part
         if of is not None:
@@ -169,7 +168,11 @@ class _Splitting:
             axes += split if a.label == label else (a,)
         is_key = label in node.keys
         keys = _spelled(node.keys, label, part) if is_key else (part, *node.keys)
-        new = map_exprs(node, lambda e: self._shifted(operands, substitute(e, {label: position})))
+        top = self._parts.get(id(self._softmax.top))
+        greatest = None if top is None else top.node
+        new = map_exprs(
+            node, lambda e: shifted(substitute(e, {label: position}), operands, greatest)
+        )
         within: Expr = TRUE
         if self._is_ragged:
             last = bigint(self._lo + self._softmax.axis.extent - 1)
@@ -178,7 +181,7 @@ class _Splitting:
         return _Part(
             replace(
                 new,
-                axes=tuple(_again(axes, new.axes)),
+                axes=tuple(defined_as(axes, new.axes)),
                 operands=tuple(operands),
                 guard=conj(new.guard, within),
                 keys=keys,
@@ -198,7 +201,7 @@ class _Splitting:
         if label not in operand.labels:
             return operand
         free = [replace(node.axis(x), define=None) for x in dict.fromkeys(operand.labels)]
-        known = id(operand.source), tuple((a.lo, a.hi) for a in free), _pattern(operand, label)
+        known = id(operand.source), tuple((a.lo, a.hi) for a in free), pattern(operand, label)
         keys = _spelled(tuple(a.label for a in free), label, part)
         if known not in self._views:
             derived = fresh(label, [a.label for a in free] + [part])
@@ -211,24 +214,6 @@ class _Splitting:
             self._views[known] = replace(shown, hint=((part, self._number),))
         return Operand(self._views[known], keys)
 
-    def _shifted(self, operands: Sequence[Operand], e: Expr) -> Expr:
-        """An expression with 0 in the place of a maximum of -infinity that exp(x - m) subtracts."""
-        top = self._parts.get(id(self._softmax.top))
-        numbers = [n for n, o in enumerate(operands) if top is not None and o.source is top.node]
-        if top is None or len(numbers) != 1:
-            return e
-        greatest = only_value(top.node, "max")
-        assert greatest is not None
-        m = Value(numbers[0], greatest.name, greatest.dtype)
-        least, nothing = Const(-math.inf, m.dtype), Const(0.0, m.dtype)
-        shift = Call("if", (Call("eq", (m, least), DType.BOOLEAN), nothing, m), m.dtype)
-
-        def visit(e: Expr) -> Expr:
-            x = exponent(e, m)
-            return e if x is None else Call("exp", (Call("sub", (x, shift), m.dtype),), m.dtype)
-
-        return rewrite(e, visit)
-
     # Merging
 
     def _greatest(self, part: _Part) -> EinSum:
@@ -239,15 +224,15 @@ class _Splitting:
         assert extreme is not None
         read = Value(0, extreme.name, extreme.dtype)
         greatest = EinSum(
-            axes, (Operand(of, of.keys),), _exists(of, 0), keys, _outputs(of, read, "max")
+            axes, (Operand(of, of.keys),), exists(of, 0), keys, outputs_like(of, read, "max")
         )
         power = Call("sub", (read, replace(read, operand=1)), read.dtype)
         self._factors = EinSum(
             axes,
             (Operand(of, of.keys), Operand(greatest, keys)),
-            _exists(of, 0),
+            exists(of, 0),
             of.keys,
-            _outputs(of, Call("exp", (power,), read.dtype), None),
+            outputs_like(of, Call("exp", (power,), read.dtype), None),
         )
         return greatest
 
@@ -264,9 +249,9 @@ class _Splitting:
         merged = EinSum(
             tuple(node.axis(k) for k in node.keys),
             (Operand(node, node.keys), Operand(factors, (part.label, *of.rows))),
-            conj(_exists(node, 0), _exists(factors, 1)),
+            conj(exists(node, 0), exists(factors, 1)),
             keys,
-            _outputs(node, term, "sum"),
+            outputs_like(node, term, "sum"),
             hint_over(node.hint, keys),
         )
         if of.divisor is None:
@@ -278,9 +263,9 @@ class _Splitting:
         return EinSum(
             tuple(node.axis(k) for k in keys),
             (Operand(merged, keys), Operand(divisor, labels)),
-            conj(_exists(merged, 0), _exists(divisor, 1)),
+            conj(exists(merged, 0), exists(divisor, 1)),
             keys,
-            _outputs(node, quotient, None),
+            outputs_like(node, quotient, None),
             hint_over(node.hint, keys),
         )
 
@@ -298,21 +283,56 @@ class _Part:
     label: str
 
 
-def _outputs(of: EinSum, value: Expr, reduction: str | None) -> tuple[Output, ...]:
+def _spelled(labels: tuple[str, ...], label: str, part: str) -> tuple[str, ...]:
+    """The labels with the part before the label of the keys."""
+    at = labels.index(label)
+    return (*labels[:at], part, *labels[at:])
+
+
+def unless_empty(m: Expr) -> Expr:
+    """A maximum, or 0 in the place of -infinity, which has no difference from itself."""
+    least, nothing = Const(-math.inf, m.dtype), Const(0.0, m.dtype)
+    return Call("if", (Call("eq", (m, least), DType.BOOLEAN), nothing, m), m.dtype)
+
+
+def shifted(e: Expr, operands: Sequence[Operand], top: EinSum | None) -> Expr:
+    """An expression with 0 in the place of a maximum of -infinity that exp(x - m) subtracts.
+
+    Args:
+        e: The expression.
+        operands: The operands of its node.
+        top: The node of the maximum; None before it is known.
+    """
+    numbers = [n for n, o in enumerate(operands) if top is not None and o.source is top]
+    if top is None or len(numbers) != 1:
+        return e
+    greatest = only_value(top, "max")
+    assert greatest is not None
+    m = Value(numbers[0], greatest.name, greatest.dtype)
+    shift = unless_empty(m)
+
+    def visit(e: Expr) -> Expr:
+        x = exponent(e, m)
+        return e if x is None else Call("exp", (Call("sub", (x, shift), m.dtype),), m.dtype)
+
+    return rewrite(e, visit)
+
+
+def outputs_like(of: EinSum, value: Expr, reduction: str | None) -> tuple[Output, ...]:
     """The outputs of a node with another value."""
     return tuple(
         o if o.name == PRESENT else Output(o.name, (value,), o.dtype, reduction) for o in of.outputs
     )
 
 
-def _exists(source: Node, number: int) -> Expr:
+def exists(source: Node, number: int) -> Expr:
     """The condition that the point of an operand exists."""
     if not source.schema.has(PRESENT):
         return TRUE
     return Value(number, PRESENT, DType.BOOLEAN)
 
 
-def _without(node: EinSum, divisor: EinSum) -> EinSum:
+def undivided(node: EinSum, divisor: EinSum) -> EinSum:
     """A sum that does not read its divisor; the quotient tests whether that exists."""
     (number,) = (n for n, o in enumerate(node.operands) if o.source is divisor)
     terms = (t for t in conjuncts(node.guard) if t != Value(number, PRESENT, DType.BOOLEAN))
@@ -320,18 +340,12 @@ def _without(node: EinSum, divisor: EinSum) -> EinSum:
     return with_operands(node, [n for n in range(len(node.operands)) if n != number])
 
 
-def _pattern(operand: Operand, label: str) -> tuple[int, ...]:
+def pattern(operand: Operand, label: str) -> tuple[int, ...]:
     """The positions of an operand's labels, with -1 for the label of the keys."""
     return tuple(-1 if x == label else operand.labels.index(x) for x in operand.labels)
 
 
-def _spelled(labels: tuple[str, ...], label: str, part: str) -> tuple[str, ...]:
-    """The labels with the part before the label of the keys."""
-    at = labels.index(label)
-    return (*labels[:at], part, *labels[at:])
-
-
-def _again(axes: list[Axis], changed: tuple[Axis, ...]) -> Iterator[Axis]:
+def defined_as(axes: Sequence[Axis], changed: tuple[Axis, ...]) -> Iterator[Axis]:
     """The axes with the definitions that the changed axes of the same labels have."""
     known = {a.label: a for a in changed if a.define is not None}
     return (known.get(a.label, a) for a in axes)

@@ -17,6 +17,7 @@ from einsql.core.records import dataclass
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import EinSum, Value
 from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.points import cell_work, in_cell
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
     Complete,
@@ -67,9 +68,24 @@ def predict(program: Program, machine: Machine) -> Prediction:
         cells.append(0)
         sent += moved.sent
         received += moved.received
-    return Prediction(
-        seconds, cells, costs.memory(), sent.astype(np.int64), received.astype(np.int64)
-    )
+    memory = costs.memory()
+    traffic = sent.astype(np.int64), received.astype(np.int64)
+    return Prediction(_overlapped(program, seconds), cells, memory, *traffic)
+
+
+def _overlapped(program: Program, seconds: Sequence[float]) -> list[float]:
+    """The seconds of each step, of a posted exchange only those that no local step covers."""
+    seconds = list(seconds)
+    spare = [
+        s if isinstance(step, Local) else 0.0
+        for s, step in zip(seconds, program.steps, strict=True)
+    ]
+    for post in sorted(program.posts, key=lambda post: post.exchange):
+        for n in range(post.before, post.exchange):
+            covered = min(seconds[post.exchange], spare[n])
+            seconds[post.exchange] -= covered
+            spare[n] -= covered
+    return seconds
 
 
 class StepCosts:
@@ -134,17 +150,25 @@ class StepCosts:
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
         double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
-        points = extents(step.cells).prod(axis=1, dtype=np.float64)
+        points = self._points(n, step)
         if points.max(initial=0) == 0:
             return np.zeros(self.program.sites)
         if renames(node) or _is_view(node):  # it returns its operand's tiles
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
-        point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
+        effort = effort_at_point(in_cell(node, step.labels, step.cells[0]))
+        point = m.arithmetic(effort, contraction=contraction, double=double)
         stored, passed = self._cell_bytes(n, step, read=True)
         each = points * point + (stored + passed / CACHED) / m.memory_bandwidth
         if n not in self._begun:
             each = each + m.call_overhead
         return np.bincount(step.sites, each, self.program.sites)
+
+    def _points(self, n: int, step: Local) -> np.ndarray:
+        """The points of each cell; a group of steps omits those that a mask excludes."""
+        if n in self._begun or n in self._groups:
+            points, _ = cell_work(step.node, step.labels, step.cells)
+            return points.astype(np.float64)
+        return np.asarray(extents(step.cells).prod(axis=1, dtype=np.float64))
 
     def _cell_bytes(
         self, n: int, step: Local, *, read: bool = False
@@ -209,11 +233,14 @@ class StepCosts:
 
         A view that is the last reader of its operand's tiles takes no memory besides theirs.
         """
-        released = self.program.released()
+        released, posts = self.program.released(), self.program.posts_before
         in_use = np.zeros(self.program.sites, np.int64)
         peak = in_use.copy()
         sizes: dict[int, np.ndarray] = {}
         for n, step in enumerate(self.program.steps):
+            for exchange in posts.get(n, ()):  # its tiles are received from here on
+                sizes[exchange] = self._sizes(exchange, self.program.steps[exchange])
+                in_use += sizes[exchange]
             ending = released[n]
             if (
                 isinstance(step, Local)
@@ -222,8 +249,9 @@ class StepCosts:
             ):
                 sizes[n] = sizes.pop(ending.pop())
                 continue
-            sizes[n] = self._sizes(n, step)
-            in_use += sizes[n]
+            if n not in sizes:
+                sizes[n] = self._sizes(n, step)
+                in_use += sizes[n]
             arriving = isinstance(step, Complete)  # partial tiles at the sites that merge them
             extra = self.traffic(n).received.astype(np.int64) if arriving else 0
             np.maximum(peak, in_use + extra, out=peak)

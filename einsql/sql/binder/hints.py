@@ -9,9 +9,10 @@ from sqlglot import exp
 from einsql.core.schema import DType
 from einsql.core.units import plural
 from einsql.errors import ProgrammingError
-from einsql.ir.einsum.graph import TRUE, Label
+from einsql.ir.einsum.graph import TRUE, Label, Ring
 from einsql.sql.binder.context import Joining
 from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.parser.partition_hints import KIND, RING
 from einsql.sql.parser.positions import position
 
 
@@ -43,7 +44,8 @@ def bind_hint(block: Joining, select: exp.Select, sites: int) -> dict[str, int]:
                 f"has too few values for {plural(number, 'part')}: {hi - lo}",
                 f"At most {plural(max(1, hi - lo), 'part')}.",
             )
-        parts[label] = number
+        is_ring = column.meta[KIND] == RING
+        parts[label] = Ring(number) if is_ring else number
     calls = prod(parts.values())
     if 1 < sites < calls:
         raise ProgrammingError(

@@ -1,8 +1,9 @@
-"""Reads PARTITION hints: the number of parts into which a SELECT cuts some of its keys.
+"""Reads hints: the number of parts into which a SELECT cuts some of its keys.
 
-`SELECT /*+ PARTITION(i=2, b.k=4) */ …`: sqlglot keeps such a comment as text without a position, so
-this module reads hints from the statement's tokens. For sqlglot a number replaces the text of each
-hint. In the tree the hint then replaces the number.
+`SELECT /*+ PARTITION(i=2, b.k=4) */ …`, or RING(b.k=4) for parts that pass from site to site.
+sqlglot keeps such a comment as text without a position, so this module reads hints from the
+statement's tokens. For sqlglot a number replaces the text of each hint. In the tree the hint then
+replaces the number.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from einsql.sql.parser.tokens import TokenReader, tokenize
 
 _HINTS = re.compile(rf"(?P<hint> /\*\+ .*? \*/ ) | {QUIET}", re.VERBOSE | re.DOTALL)
 _OPEN, _CLOSE = "/*+", "*/"
-_FORM = "Hints are PARTITION(key=parts, …), as in /*+ PARTITION(i=2, b.k=4) */."
+KIND = "hint"
+"""The entry of a column's `meta` with the kind of its hint."""
+PARTITION, RING = KINDS = ("PARTITION", "RING")
+"""The kinds of hints."""
+_FORM = "Hints are PARTITION(key=parts, …) and RING(key=parts), as in /*+ PARTITION(i=2, b.k=4) */."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,12 @@ def _read(text: str, offset: int) -> list[exp.Expr]:
     reader = TokenReader(inside, tokenize(inside))
     equalities: list[exp.Expr] = []
     while not reader.ended:
-        if reader.word() != "PARTITION" or reader.word(1) != "(":
-            raise reader.error("Expected PARTITION(")
-        reader.take("PARTITION", "(")
+        kind = reader.word()
+        if kind not in KINDS or reader.word(1) != "(":
+            raise reader.error("Expected PARTITION( or RING(")
+        reader.take(kind, "(")
         while True:
-            equalities.append(_equality(reader))
+            equalities.append(_equality(reader, kind))
             if not reader.take(","):
                 break
         reader.expect(")", "behind a hint")
@@ -76,7 +82,7 @@ def _read(text: str, offset: int) -> list[exp.Expr]:
     return equalities
 
 
-def _equality(reader: TokenReader) -> exp.Expr:
+def _equality(reader: TokenReader, kind: str) -> exp.Expr:
     at = reader.position()
     words = [_word(reader)]
     if reader.take("."):
@@ -85,6 +91,7 @@ def _equality(reader: TokenReader) -> exp.Expr:
     parts = reader.integer("a number of parts", least=1)
     column = exp.column(words[-1], table=words[0] if len(words) > 1 else None, quoted=True)
     column.this.meta["start"] = at
+    column.meta[KIND] = kind
     return exp.EQ(this=column, expression=exp.Literal.number(parts))
 
 
