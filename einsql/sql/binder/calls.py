@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.binder.arguments import surplus
 from einsql.sql.functions.aggregate_functions import (
     AGGREGATES,
     CHOOSING,
@@ -14,6 +13,7 @@ from einsql.sql.functions.aggregate_functions import (
     QUANTILES,
 )
 from einsql.sql.parser.aggregate_law import law_of
+from einsql.sql.parser.arguments import surplus
 from einsql.sql.parser.positions import unsupported
 
 

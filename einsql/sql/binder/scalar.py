@@ -15,13 +15,13 @@ from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError, UnknownHere, suggest
 from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
 from einsql.ir.functions.python_functions import function_name
-from einsql.sql.binder.arguments import surplus
 from einsql.sql.binder.context import Environment
 from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, FUNCTION_OF_NODE, NAMED
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.macros.macros import PARAMETER_OF
 from einsql.sql.parser.aggregate_law import law_of
+from einsql.sql.parser.arguments import surplus
 from einsql.sql.parser.long_literals import LEAST, STAND_IN
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.parser.sql_text import text

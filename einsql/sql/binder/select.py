@@ -24,6 +24,7 @@ from einsql.sql.binder.from_clause import FromBinder, bind_from
 from einsql.sql.binder.grouping import Grouping, check_group, key_label
 from einsql.sql.binder.hints import bind_hint
 from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
+from einsql.sql.binder.list_aggregates import ListAggregates, list_call
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.user_aggregates import bind_state_call
@@ -84,6 +85,7 @@ class SelectBinder:
         self.grouping: Grouping | None = None
         """The rows and GROUP BY items; None before the domain is the domain of the groups."""
         self.aggregates: dict[exp.Expr, Typed] = {}
+        self.lists = ListAggregates()
         self._aliases: int | None = None
         """The number of items whose aliases expressions may use; None forbids aliases."""
         self._reads_own = self._reads_outer = False
@@ -112,9 +114,15 @@ class SelectBinder:
         if having is not None:
             self._require("HAVING", having.this)
         columns = []
+        over: dict[int, str] = {}
+        """The label of the places of each LIST, by the number of its item."""
         for n, item in enumerate(self.items):
             with self._within("SELECT", n):
-                columns.append((item.name, ScalarBinder(self).bind(item.node), item.node))
+                listed = self.lists.column(item.node, self.domain)
+                if listed is not None:
+                    over[n] = listed[1]
+                typed = ScalarBinder(self).bind(item.node) if listed is None else listed[0]
+                columns.append((item.name, typed, item.node))
         if qualify is not None:
             if not any(has_window(n) for n in (qualify.this, *(i.node for i in self.items))):
                 raise ProgrammingError(
@@ -123,7 +131,8 @@ class SelectBinder:
                     position=position(qualify),
                 )
             self._require("QUALIFY", qualify.this)
-        return project(self.domain, columns, self.correlated)
+        self.lists.restrict(self.domain, bool(over), select)
+        return project(self.domain, columns, self.correlated, over)
 
     def _require(self, clause: str, condition: exp.Expr) -> None:
         with self._within(clause, len(self.items)):
@@ -177,6 +186,7 @@ class SelectBinder:
             groups.attach(first, keys)
             for node in later:
                 groups.lookup(node, keys)
+        self.lists.attach(aggregation.domain, keys, [i.node for i in self.items])
         self.domain, self.grouping = groups, grouping
 
     def _group_nodes(self, select: exp.Select) -> list[tuple[exp.Expr, int | None]]:
@@ -222,7 +232,11 @@ class SelectBinder:
         with self._within("an aggregate", aliases):
             for call in aggregates_in(node):
                 self._reads_own = self._reads_outer = False
-                self.aggregates[call] = self._bind_aggregate(aggregation, call)
+                if list_call(call) is not None:
+                    with positioned(call):
+                        self.lists.bind(aggregation, call, ScalarBinder(self).bind)
+                else:
+                    self.aggregates[call] = self._bind_aggregate(aggregation, call)
                 if self._reads_outer and not self._reads_own:
                     raise unsupported(
                         "An aggregate that reads columns of the outer SELECT only", call
@@ -257,7 +271,8 @@ class SelectBinder:
             return None
         if is_aggregate(node) and node in self.aggregates:
             return self.aggregates[node]
-        return self.grouping.match(node)
+        listed = self.lists.match(node, self.domain)
+        return self.grouping.match(node) if listed is None else listed
 
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column of this SELECT, an alias of an item, or a key of the outer SELECT."""
@@ -343,6 +358,8 @@ class SelectBinder:
             raise ProgrammingError(f"A window aggregate is not allowed in {self.clause}")
         if node.args.get("alias") or node.args.get("first"):
             raise unsupported("A named window", node)
+        if self.lists.lists:
+            raise unsupported("A window beside a LIST", node)
         call = node.this
         if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
             raise unsupported(kind(call), node)
