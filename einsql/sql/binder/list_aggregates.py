@@ -31,7 +31,7 @@ from einsql.ir.einsum.graph import (
     disj,
 )
 from einsql.sql.binder.aggregates import Aggregation
-from einsql.sql.binder.calls import aggregate_call, is_aggregate
+from einsql.sql.binder.calls import aggregate_call, list_slice
 from einsql.sql.binder.domain import Domain
 from einsql.sql.parameters.host_expr import parameters_of
 from einsql.sql.parser.positions import position, unsupported
@@ -50,6 +50,8 @@ SMALL = 1 << 22
 def list_call(node: exp.Expr) -> exp.Expr | None:
     """The call of an aggregate of n values, with its FILTER, without parentheses; or None."""
     node = node.unnest()
+    if list_slice(node) is not None:
+        return node
     bare = node.this if isinstance(node, exp.Filter) else node
     counts = isinstance(bare, exp.Max | exp.Min | exp.ArgMax | exp.ArgMin)
     return node if counts and bare.args.get("count") is not None else None
@@ -113,19 +115,21 @@ class ListAggregates:
             NotSupportedError: The count is no constant, or a value has no type of tensors.
         """
         where: Expr = TRUE
-        inner = node
-        if isinstance(node, exp.Filter):
-            inner, where = node.this, truth(convert(bind(node.expression.this), DType.BOOLEAN))
+        part = list_slice(node)
+        inner = node if part is None else part[0]
+        if isinstance(inner, exp.Filter):
+            where = truth(convert(bind(inner.expression.this), DType.BOOLEAN))
+            inner = inner.this
         if isinstance(inner.this, exp.Distinct):
             raise unsupported("A LIST of DISTINCT values", node)
-        plain = inner.copy()
-        plain.set("count", None)
-        name, arguments = aggregate_call(plain)
-        most = _count(name, inner.args["count"], aggregation, bind)
+        name, arguments = _ordered(inner) if part is not None else _counted(inner)
+        most = _count(name, part[1] if part is not None else inner.args["count"], aggregation, bind)
         args = [bind(a) for a in arguments]
         if any(a.type is None for a in args):
             raise unsupported("A LIST of NULL", node)
         args = [convert(a, a.type) for a in args]
+        if part is not None and any(a.valid != TRUE for a in args):
+            raise unsupported("A LIST in the order of a value, where one may be NULL", node)
         selected = conj(where, *(a.valid for a in args))
         argument, compared = args[0], args[-1]
         assert argument.type is not None
@@ -192,7 +196,7 @@ class ListAggregates:
                 return Typed(call("add", DType.BIGINT, place, bigint(1)), DType.BIGINT)
             case exp.Bracket(expressions=[index]) if (found := self._find(node.this)) is not None:
                 return self._element(found, index, node, groups)
-        if self._find(node) is not None and is_aggregate(node):
+        if self._find(node) is not None:
             raise unsupported("A LIST inside of an expression", node)
         return None
 
@@ -247,6 +251,26 @@ class ListAggregates:
         operand = groups.lookup(self.node, (*self.keys, label))
         element = Value(operand, found.output.name, found.kind)
         return Typed(element, found.kind, found.has(bigint(place)))
+
+
+def _counted(node: exp.Expr) -> tuple[str, list[exp.Expr]]:
+    """The name and the arguments of an aggregate of n values."""
+    plain = node.copy()
+    plain.set("count", None)
+    return aggregate_call(plain)
+
+
+def _ordered(node: exp.Expr) -> tuple[str, list[exp.Expr]]:
+    """ARG_MAX or ARG_MIN, and its arguments, in place of LIST(a ORDER BY v).
+
+    Raises:
+        NotSupportedError: The order is that of several values.
+    """
+    (first, *more), argument = node.this.expressions, node.this.this
+    ties = [o.this for o in more if not o.args.get("desc")]
+    if len(ties) < len(more) or any(t != argument for t in ties):
+        raise unsupported("A LIST in the order of several values", node)
+    return "arg_max" if first.args.get("desc") else "arg_min", [argument, first.this]
 
 
 def _unnested(item: exp.Expr) -> Iterator[exp.Expr]:

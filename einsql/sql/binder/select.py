@@ -15,6 +15,7 @@ from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
 from einsql.sql.binder.aggregates import Aggregation
+from einsql.sql.binder.best_rows import BestRows, best_rows, in_order, limits_of_derived
 from einsql.sql.binder.bind_bounds import settle
 from einsql.sql.binder.calls import aggregate_call, aggregate_name, aggregates_in, is_aggregate
 from einsql.sql.binder.context import Binder
@@ -86,6 +87,8 @@ class SelectBinder:
         """The rows and GROUP BY items; None before the domain is the domain of the groups."""
         self.aggregates: dict[exp.Expr, Typed] = {}
         self.lists = ListAggregates()
+        self.numbered: tuple[exp.Window, Typed] | None = None
+        """The ROW_NUMBER by which QUALIFY has selected rows."""
         self._aliases: int | None = None
         """The number of items whose aliases expressions may use; None forbids aliases."""
         self._reads_own = self._reads_outer = False
@@ -100,6 +103,8 @@ class SelectBinder:
         """
         check_clauses(select)
         self.select = select
+        limit = self.query.row_limits.get(id(select))
+        self.query.row_limits.update(limits_of_derived(select))
         bind_from(FromBinder(self.query, self), select)
         self.select = select = self.query.macros.expanded(self, select)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
@@ -113,6 +118,11 @@ class SelectBinder:
             self._group(select)
         if having is not None:
             self._require("HAVING", having.this)
+        best = limit
+        if qualify is not None:
+            best = best_rows(qualify.this, self.items, self.scope)
+        if best is not None and not self.lists.lists:
+            self._narrow(best)
         columns = []
         over: dict[int, str] = {}
         """The label of the places of each LIST, by the number of its item."""
@@ -148,6 +158,17 @@ class SelectBinder:
             yield
         finally:
             self.clause, self._aliases = before
+
+    def _narrow(self, best: BestRows) -> None:
+        """Narrows the domain to the first rows of each partition, if a value orders them."""
+        with self._within("QUALIFY", len(self.items)):
+            labels = self._partition_labels(best.window.args.get("partition_by") or [])
+            keys = tuple(dict.fromkeys((*labels, *self.correlated)))
+            with positioned(best.window):
+                narrowed = in_order(best, self.domain, keys, ScalarBinder(self).bind)
+        if narrowed is not None:
+            self.domain, number = narrowed
+            self.numbered = best.window, number
 
     # ---- grouping
 
@@ -360,6 +381,10 @@ class SelectBinder:
             raise unsupported("A named window", node)
         if self.lists.lists:
             raise unsupported("A window beside a LIST", node)
+        if self.numbered is not None:
+            if node == self.numbered[0]:
+                return self.numbered[1]
+            raise unsupported("A window beside the best rows", node)
         call = node.this
         if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
             raise unsupported(kind(call), node)
