@@ -116,6 +116,13 @@ def test_ties_take_the_least_arguments_and_nan_is_the_greatest(con: einsql.Conne
     assert best.fetchall() == [(0, [2, 1, 3], [0, 1, 3, 4, 2]), (1, [0, 1, 2], [4, 0, 1, 2, 3])]
 
 
+def test_no_element_beyond_the_group(con: einsql.Connection) -> None:
+    con.execute("SET sites = 1")
+    con.register("t", np.ones(3), dims=("k",))
+    query = "SELECT k, MIN(val, 1000)[3] AS v FROM t WHERE k BETWEEN 2 AND 2 GROUP BY k"
+    assert con.execute(query).fetchall() == [(2, None)]
+
+
 def test_results_of_lists(con: einsql.Connection) -> None:
     """Rows, arrays and Arrow tables; a LIST is an axis, and a key under UNNEST."""
     con.execute("SET sites = 1")

@@ -18,6 +18,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import (
+    FALSE,
     TRUE,
     Const,
     EinSum,
@@ -245,8 +246,8 @@ class ListAggregates:
             raise unsupported("An element of a LIST at a place that is no literal", node)
         assert self.node is not None
         place, most = int(index.name), self.node.schema.keys[-1].hi
-        if place >= found.most:
-            return Typed(Const(0, found.kind), found.kind, found.has(bigint(place)))
+        if place >= min(most, found.most):
+            return Typed(Const(0, found.kind), found.kind, FALSE)
         label = groups.derive(POSITION, bigint(place), 0, most)
         operand = groups.lookup(self.node, (*self.keys, label))
         element = Value(operand, found.output.name, found.kind)

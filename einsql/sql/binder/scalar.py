@@ -278,11 +278,13 @@ class ScalarBinder:
         hint = suggest(name, FUNCTION_NAMES, "functions")
         if name in ("gradient", "einsum", "read_tensor"):
             hint = f"{name.upper()} returns a tensor; call it in FROM: SELECT * FROM {name}(…)."
-        raise UnknownHere(
+        error = UnknownHere(
             f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
             hint=hint,
             position=position(node),
         )
+        error.call = f"{name.upper()}()"
+        raise error
 
 
 def _anonymous_aggregate(node: exp.Expr) -> bool:
