@@ -104,7 +104,18 @@ class NotSupportedError(DatabaseError):
 
 
 class UnknownHere(ProgrammingError):  # noqa: N818 - DuckDB may know it
-    """einsql has no object of that name; DuckDB may have a table or a function of that name."""
+    """einsql has no object of that name; DuckDB may have a table or a function of that name.
+
+    Attributes:
+        call: The name of a scalar function or an aggregate with parentheses; empty for others.
+    """
+
+    call: str = ""
+
+    @property
+    def outside(self) -> str:
+        """The reason why DuckDB runs a statement, which knows the object."""
+        return f"{self.call} is outside the tensor fragment" if self.call else self.reason
 
 
 class ForeignNameError(NotSupportedError):

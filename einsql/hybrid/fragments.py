@@ -156,7 +156,7 @@ class FragmentRunner:
                     break
                 assert isinstance(planned.plan, Plan)
                 low, plan = o.name.lower(), planned.plan
-                columns = (Column(c.name, c.dtype, c.key, c.field) for c in plan.columns)
+                columns = (Column(c.name, c.dtype, c.key, c.field, c.over) for c in plan.columns)
                 relation = Relation(Input(low, plan.schema), tuple(columns))
                 self._shared.relations[low] = relation
                 self._shared.fields[low] = _filled(query_result)

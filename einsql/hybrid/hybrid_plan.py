@@ -280,7 +280,7 @@ def _empty(hybrid: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -
         planned, inputs = runner.plan(Fragment("", tree, foreign, columns, ""))
         return planned.shown(inputs, runner.ctx.tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
-    return no_rows(names, [c.dtype for c in relation.columns])
+    return no_rows(names, relation.columns)
 
 
 # ---- running

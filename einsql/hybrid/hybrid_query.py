@@ -68,8 +68,19 @@ class HybridQuery:
         self.split = parts
         count = 0 if parts.is_whole else parts.runner.element_rows
         if count > NOTED:
-            ctx.notices.append(f"DuckDB reads {count:,} rows of elements: {self.refusal.reason}")
+            reason = _reason(self.refusal, parts)
+            ctx.notices.append(f"DuckDB reads {count:,} rows of elements: {reason}")
         return rows
+
+
+def _reason(refusal: Error, parts: hybrid_plan.Hybrid) -> str:
+    """The reason for rows of elements: a clause that follows a SELECT reads results alone."""
+    first = refusal.outside if isinstance(refusal, UnknownHere) else refusal.reason
+    if not first.startswith(("ORDER BY", "LIMIT", "OFFSET")):
+        return first
+    clauses = ("ORDER BY", "LIMIT", "OFFSET", "DISTINCT")
+    others = (why.reason for why in parts.parts.why if not why.reason.startswith(clauses))
+    return next(others, first)
 
 
 def prepare_hybrid(ctx: Context, text: str, refusal: Error) -> HybridQuery:

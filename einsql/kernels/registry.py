@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, sub
 from einsql.ir.einsum.partial_states import is_holistic, merges
 from einsql.ir.einsum.reasons import Reason
 from einsql.ir.einsum.states import has_states, point_merges, state_name
+from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.kernel import Arrays, CompiledNode, Kernel, Runner, Tick, WithWriter, share
 from einsql.kernels.loops import compile_loops
@@ -36,14 +38,14 @@ from einsql.kernels.vectorized.views import VIEWS
 if TYPE_CHECKING:
     from einsql.kernels import convolutions, packed, segments, sparse
     from einsql.kernels.matmul import ranged
-    from einsql.kernels.vectorized import holistic, rare_extremes, running, vector
+    from einsql.kernels.vectorized import best, holistic, rare_extremes, running, vector
 else:  # loaded when a node needs one of these modules
     convolutions, packed, segments, sparse = lazy_modules(
         "einsql.kernels", "convolutions", "packed", "segments", "sparse"
     )
     (ranged,) = lazy_modules("einsql.kernels.matmul", "ranged")
-    holistic, rare_extremes, running, vector = lazy_modules(
-        "einsql.kernels.vectorized", "holistic", "rare_extremes", "running", "vector"
+    best, holistic, rare_extremes, running, vector = lazy_modules(
+        "einsql.kernels.vectorized", "best", "holistic", "rare_extremes", "running", "vector"
     )
 
 SMALL = 1 << 16
@@ -88,7 +90,14 @@ def _match_sparse(node: EinSum, jit: str = "wait") -> Runner | None:
 def _match_sort(node: EinSum, jit: str = "wait") -> Runner | None:
     if not all(map(is_holistic, node.outputs)):
         return None
-    return holistic.compile_holistic(node, lambda part: compile_node(part, jit))
+    compile_part = partial(compile_node, jit=jit)
+    if all(map(_takes_place, node.outputs)):
+        return best.compile_best(node, compile_part)
+    return holistic.compile_holistic(node, compile_part)
+
+
+def _takes_place(o: Output) -> bool:
+    return o.reduction is not None and REDUCTIONS[o.reduction].places
 
 
 def _match_running(node: EinSum, jit: str = "wait") -> Runner | None:
@@ -232,13 +241,14 @@ def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
 
 def _sorted(node: EinSum, jit: str) -> CompiledNode[Runner]:
     """Compiles holistic reductions, and the node's other outputs."""
-    sorts = tuple(o for o in node.outputs if is_holistic(o))
-    rest = tuple(o for o in node.outputs if o not in sorts)
+    placed = tuple(o for o in node.outputs if _takes_place(o))
+    others = tuple(o for o in node.outputs if is_holistic(o) and o not in placed)
+    rest = tuple(o for o in node.outputs if not is_holistic(o))
     kernel = replace(SORT, match=lambda part: _match_sort(part, jit))
-    compiled = _first((kernel,), replace(node, outputs=sorts), jit)
-    if not rest:
-        return compiled
-    return _combined([compiled, compile_node(replace(node, outputs=rest), jit)])
+    parts = [_first((kernel,), replace(node, outputs=g), jit) for g in (placed, others) if g]
+    if rest:
+        parts.append(compile_node(replace(node, outputs=rest), jit))
+    return parts[0] if len(parts) == 1 else _combined(parts)
 
 
 def _apart(outputs: Sequence[Output]) -> list[tuple[Output, ...]]:

@@ -141,12 +141,12 @@ class Plan:
 
 def result_columns(relation: Relation) -> tuple[ResultColumn, ...]:
     """Returns the columns of a relation's result."""
-    return tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+    return tuple(ResultColumn(c.name, c.dtype, c.key, c.field, c.over) for c in relation.columns)
 
 
 def described(columns: Iterable[ResultColumn]) -> tuple[tuple[Any, ...], ...]:
     """Returns PEP 249's description of a result with some columns."""
-    return tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns)
+    return tuple((c.name, c.type_name, None, None, None, None, None) for c in columns)
 
 
 def owners(inputs: Iterable[Arrays]) -> set[int]:

@@ -47,11 +47,11 @@ from einsql.planner.templates import (
     plan_of,
 )
 from einsql.planner.value_ranges import ranges_of
-from einsql.sql.binder.value_ranges import Ranges
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
+from einsql.sql.typing.value_ranges import Ranges
 from einsql.storage.fields import Fields, Summands, as_fields
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.memory import Memory

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import Input
 from einsql.planner.dependencies import Dependency, TensorDependency
-from einsql.sql.binder.value_ranges import Ranges
+from einsql.sql.typing.value_ranges import Ranges
 from einsql.storage.fields import Fields, as_fields
 from einsql.storage.objects import Tensor
 from einsql.storage.value_ranges import Range, range_of

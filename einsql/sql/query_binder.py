@@ -11,6 +11,7 @@ from sqlglot import exp
 from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.records import dataclass
 from einsql.errors import Error, ForeignNameError, ProgrammingError, UnknownHere, suggest
+from einsql.sql.binder.best_rows import RowLimits, limits_of_ctes
 from einsql.sql.binder.context import Catalog, Joining
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.select import SelectBinder
@@ -85,6 +86,8 @@ class QueryBinder:
     """Callback for parts of the statement's own WITH that change a tensor; None refuses them."""
     changing: set[str] = field(default_factory=set)
     """The lower-case names of these parts."""
+    row_limits: RowLimits = field(init=False, default_factory=dict)
+    """The rows of SELECTs that their reader selects."""
     macros: MacroExpander = field(init=False)
     """The expansion of the statement's macro calls."""
     windows: Windows = field(init=False)
@@ -154,6 +157,8 @@ class QueryBinder:
         if clause.args.get("recursive"):
             raise unsupported("WITH RECURSIVE", clause)
         self.ctes.append({})
+        if isinstance(query, exp.Select):
+            self.row_limits.update(limits_of_ctes(query, clause))
         read, names = _names_read(query, clause), set[str]()
         try:
             for cte in clause.expressions:

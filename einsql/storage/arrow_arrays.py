@@ -32,6 +32,26 @@ def arrow_type(dtype: DType) -> pa.DataType:
     }[dtype]
 
 
+def arrow_lists(values: np.ndarray, dtype: DType, known: np.ndarray) -> pa.Array:
+    """Returns the known values of each row as a LIST, NULL for a row without any.
+
+    Args:
+        values: Values of rank 2; BFLOAT16 as float32.
+        dtype: Their type.
+        known: Booleans of the same shape.
+    """
+    import pyarrow as pa  # as above
+
+    lengths = np.count_nonzero(known, axis=1)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    elements = arrow_array(values[known], dtype)
+    kind = pa.list_(arrow_type(dtype))
+    filled = lengths > 0
+    validity = None if filled.all() else pa.py_buffer(_bits(filled))
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    return pa.Array.from_buffers(kind, len(values), [validity, offsets], children=[elements])
+
+
 def arrow_array(values: np.ndarray, dtype: DType, known: np.ndarray | None = None) -> pa.Array:
     """Returns values as an Arrow array, which shares their memory if it is contiguous.
 

@@ -37,14 +37,31 @@ def test_a_repeated_statement_plans_nothing() -> None:
 def test_a_plan_with_many_rows_for_duckdb_says_why_once() -> None:
     con = _session(x=np.zeros((400, 300)), y=np.zeros((4, 3)))
     for name, notices in (("x", 1), ("x", 0), ("y", 0)):
-        con.execute(f"SELECT i, APPROX_QUANTILE(val, 0.5) AS m FROM {name} GROUP BY i").fetchall()
+        con.execute(f"SELECT i, LIST(val) AS m FROM {name} GROUP BY i").fetchall()
         assert len(con.notices) == notices
         for notice in con.notices:
-            reason = "APPROX_QUANTILE(val, 0.5) is outside the tensor fragment"
+            reason = "LIST(val) is outside the tensor fragment"
             assert notice == f"DuckDB reads 120,000 rows of elements: {reason}"
         con.notices.clear()
     assert con.execute("SELECT i, SUM(val) AS s FROM x GROUP BY i ORDER BY s").fetchone() == (0, 0)
     assert con.notices == []  # DuckDB reads the sums
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT i, STRING_AGG(val::INT::TEXT, '') FROM x GROUP BY i", "STRING_AGG("),
+        ("SELECT i, HISTOGRAM(val) FROM x GROUP BY i", "HISTOGRAM() is"),
+        ("SELECT i, MAD(val) AS m FROM x GROUP BY i ORDER BY m LIMIT 2", "MAD() is"),
+        ("SELECT i, APPROX_TOP_K(val, 3) FROM x GROUP BY i LIMIT 1", "APPROX_TOP_K(val, 3) is"),
+        ("SELECT DISTINCT val FROM x", "DISTINCT is"),
+    ],
+)
+def test_the_notice_names_the_reason(query: str, reason: str) -> None:
+    con = _session(x=np.zeros((400, 300)))
+    con.execute(query).fetchall()
+    (notice,) = con.notices
+    assert notice.startswith(f"DuckDB reads 120,000 rows of elements: {reason}")
 
 
 def test_other_data_forms_and_tables_are_seen() -> None:

@@ -10,10 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsql.core.schema import DType, Field, Key, Schema, is_flag
-from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Input, Operand, Output, Value
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Operand,
+    Output,
+    Value,
+)
 from einsql.ir.einsum.interpreter import evaluate_node
 from einsql.kernels import compile_node
-from einsql.kernels.vectorized import holistic
+from einsql.kernels.vectorized import best, holistic
 from tests.kernels.indexed import gathers, segments
 from tests.kernels.nodes import Case, cases, check, no_tick
 from tests.support.samples import sample
@@ -25,18 +37,27 @@ D, I64 = DType.DOUBLE, DType.BIGINT
 def holistic_cases(draw: st.DrawFn) -> Case:
     """Random nodes of which holistic reductions replace most reductions."""
     case = draw(st.one_of(cases(), segments(), gathers()))
-    outputs = tuple(_replaced(draw, o) for o in case.node.outputs)
+    outputs = tuple(_replaced(draw, case.node, o) for o in case.node.outputs)
     return replace(case, node=replace(case.node, outputs=outputs))
 
 
-def _replaced(draw: st.DrawFn, o: Output) -> Output:
+def _replaced(draw: st.DrawFn, node: EinSum, o: Output) -> Output:
     (arg, *more), dtype = o.args, o.args[0].dtype
     names = ["mode", "quantile_disc", "count_distinct"]
     names += ["quantile_cont", "sum_distinct"] if dtype is D else []
     names += ["sum_distinct"] if dtype is I64 else []
+    names += ["nth_min", "nth_max"]
     name = draw(st.sampled_from(names))
     if o.reduction is None or more or is_flag(o.name) or draw(st.integers(0, 4)) == 0:
         return o
+    if name.startswith("nth"):
+        labels: list[Expr] = [Label(a.label) for a in node.axes if a.define is None]
+        argument = draw(st.sampled_from((arg, *labels)))
+        keys = [k for k in node.keys if node.axis(k).lo >= 0]
+        places: list[Expr] = [*map(Label, keys), Const(0, I64), Const(1, I64)]
+        return Output(
+            o.name, (argument, arg, draw(st.sampled_from(places))), argument.dtype, name, o.where
+        )
     if name.startswith("quantile"):
         return Output(o.name, (arg, _fraction(draw)), dtype, name, o.where)
     return Output(o.name, (arg,), I64 if name == "count_distinct" else dtype, name, o.where)
@@ -54,6 +75,8 @@ def test_random_nodes(case: Case, small_blocks: bool, large: int) -> None:
         patch.setattr(holistic, "LOOSE", 0 if small_blocks else holistic.LOOSE)
         patch.setattr(holistic, "DENSE", 0 if small_blocks else 64)
         patch.setattr(holistic, "LARGE", large)
+        patch.setattr(best, "BLOCK", 4 if small_blocks else best.BLOCK)
+        patch.setattr(best, "SPREAD", 1 if small_blocks else best.SPREAD)
         check(case, compile_node(case.node, jit="never").run)
 
 

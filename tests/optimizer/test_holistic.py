@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from einsql.core.schema import DType, is_flag
-from einsql.ir.einsum.graph import Const, EinSum, Node, Output, walk
+from einsql.ir.einsum.graph import Const, EinSum, Expr, Label, Node, Output, walk
 from einsql.ir.einsum.partial_states import merges
 from einsql.optimizer.decomposition import decompose
 from tests.optimizer.graphs import random_graph
@@ -27,14 +27,14 @@ def holistic_graph(seed: int) -> EinSum:
         root = node
         if isinstance(node, EinSum):
             operands = tuple(replace(o, source=built[id(o.source)]) for o in node.operands)
-            outputs = tuple(_replaced(random, o) for o in node.outputs)
+            outputs = tuple(_replaced(random, node, o) for o in node.outputs)
             root = replace(node, operands=operands, outputs=outputs)
         built[id(node)] = root
     assert isinstance(root, EinSum)
     return root
 
 
-def _replaced(random: Random, o: Output) -> Output:
+def _replaced(random: Random, node: EinSum, o: Output) -> Output:
     if o.reduction is None or len(o.args) != 1 or is_flag(o.name) or random.random() < 0.3:
         return o
     (arg,) = o.args
@@ -43,7 +43,11 @@ def _replaced(random: Random, o: Output) -> Output:
     names = ["mode", "quantile_disc"]
     names += ["quantile_cont", "sum_distinct"] if o.dtype is D else []
     names += ["count_distinct", "sum_distinct"] if o.dtype is I64 else []
-    name = random.choice(names)
+    name = random.choice([*names, "nth_min", "nth_max"])
+    if name.startswith("nth"):
+        keys = [k for k in node.keys if node.axis(k).lo >= 0]
+        places: list[Expr] = [Const(0, I64), Const(1, I64), *map(Label, keys)]
+        return replace(o, args=(arg, arg, random.choice(places)), reduction=name)
     fraction = (Const(random.choice((0.5, 0.25, 1.0)), D),) if name.startswith("quantile") else ()
     return replace(o, args=(arg, *fraction), reduction=name)
 

@@ -84,6 +84,8 @@ class Core:
             binding = splitter.bound(changed(plain, expressions=items), self.scope, start)
             if binding is None or len(binding[2]) != len(columns) + len(hidden):
                 return False
+        if not distinct:
+            binding = self._first_rows(binding)
         name = splitter.parts.add(*binding, splitter.sql[start:end])
         text = shown(name, columns)
         if distinct:
@@ -98,6 +100,48 @@ class Core:
                 Why(splitter.structure.span(part)[0], f"{word} runs in DuckDB")
             )
         return True
+
+    def _first_rows(
+        self, binding: tuple[exp.Expr, frozenset[str], list[str]]
+    ) -> tuple[exp.Expr, frozenset[str], list[str]]:
+        """A bound SELECT with no other rows than those that ORDER BY and LIMIT may return.
+
+        QUALIFY selects them by their ROW_NUMBER, if the SELECT binds with it.
+        """
+        tree, foreign, names = binding
+        assert isinstance(tree, exp.Select)
+        clause, most = self.modifiers.get("ORDER BY"), self._most()
+        if clause is None or most is None or tree.args.get("qualify") is not None:
+            return binding
+        ordered = self.splitter.tree(*self.splitter.structure.span(clause), "SELECT 1 ")
+        order = None if ordered is None else ordered.args.get("order")
+        if order is None:
+            return binding
+        for term in order.expressions:
+            if isinstance(term.this, exp.Literal) and term.this.name.isdecimal():
+                number = int(term.this.name)
+                if not 0 < number <= len(tree.expressions):
+                    return binding
+                term.set("this", tree.expressions[number - 1].unalias().copy())
+        window = exp.Window(this=exp.RowNumber(), order=order.copy(), over="OVER")
+        limit = exp.LTE(this=window, expression=exp.Literal.number(most))
+        limited = changed(tree, qualify=exp.Qualify(this=limit))
+        bound = self.splitter.parts.bind(limited, foreign)
+        return (limited, foreign, names) if isinstance(bound, list) else binding
+
+    def _most(self) -> int | None:
+        """The number of rows up to the end of LIMIT and OFFSET; None if it is no literal."""
+        structure, most = self.splitter.structure, 0
+        for word, clause in self.modifiers.items():
+            if word == "ORDER BY":
+                continue
+            number = structure.tokens[clause.last - 1].text
+            if word not in ("LIMIT", "OFFSET") or clause.last - clause.first != 2:
+                return None
+            if not number.isdecimal():
+                return None
+            most += int(number)
+        return most if "LIMIT" in self.modifiers and most > 0 else None
 
     def _orders(self) -> Iterator[Range]:
         """Yields the token ranges of ORDER BY's expressions."""

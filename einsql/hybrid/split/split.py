@@ -204,7 +204,10 @@ class Splitter:
             return tree, foreign, columns_or_error
         place = columns_or_error.position if columns_or_error.position is not None else at
         if isinstance(columns_or_error, NotSupportedError | UnknownHere):
-            self.parts.why.append(Why(place, columns_or_error.reason))
+            reason = columns_or_error.reason
+            if isinstance(columns_or_error, UnknownHere):
+                reason = columns_or_error.outside
+            self.parts.why.append(Why(place, reason))
         if not isinstance(columns_or_error, NotSupportedError):
             self.parts.wrong.append(columns_or_error)
         return None

@@ -152,10 +152,17 @@ def reduce_axes(
 
 def _of_groups(rows: list[np.ndarray], running: np.ndarray, reduction: Reduction) -> np.ndarray:
     assert reduction.holistic is not None
-    values, *constants, mask = rows
+    *terms, mask = rows
+    values, *constants = terms
     for at in np.ndindex(running.shape):
-        group = np.sort(values[:, *at][mask[:, *at]])
-        if group.size:
+        selected = mask[:, *at]
+        if not selected.any():
+            continue
+        if reduction.places:
+            arguments, ordered, places = (t[:, *at][selected] for t in terms)
+            running[at] = reduction.holistic(arguments, ordered, int(places[0]))
+        else:
+            group = np.sort(values[:, *at][selected])
             running[at] = reduction.holistic(group, *(c.flat[0] for c in constants))
     return running
 

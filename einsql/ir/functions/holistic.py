@@ -1,8 +1,9 @@
 """Holistic reductions: functions of all values of a group, which no bounded state replaces.
 
 Each function takes the selected values of one group in ascending order, at least one, with NaN as
-the greatest value. Zeros of both signs are equal. `kernels/vectorized/holistic.py` computes the
-same for many groups at once.
+the greatest value. Zeros of both signs are equal. NTH_MIN and NTH_MAX take the arguments and the
+values of a group in any order. `kernels/vectorized/holistic.py` and `kernels/vectorized/best.py`
+compute the same for many groups at once.
 """
 
 from __future__ import annotations
@@ -86,6 +87,26 @@ def sum_distinct(values: np.ndarray) -> Any:
     if not lo <= total <= hi:
         raise DataError(SCALARS["add"].fails[DType.BIGINT].reason)
     return total
+
+
+def nth_min(arguments: np.ndarray, values: np.ndarray, place: int) -> Any:
+    """The argument at a place in ascending order of the values; 0 if there are fewer."""
+    return _nth(arguments, ranks(values), place)
+
+
+def nth_max(arguments: np.ndarray, values: np.ndarray, place: int) -> Any:
+    """The argument at a place in descending order of the values; 0 if there are fewer."""
+    return _nth(arguments, -ranks(values), place)
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Integers in the order of the values, equal for equal values; NaN is the greatest value."""
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _nth(arguments: np.ndarray, order: np.ndarray, place: int) -> Any:
+    """The argument at a place; equal values are ordered by their arguments."""
+    return arguments[np.lexsort((arguments, order))[place]] if place < len(arguments) else 0
 
 
 def _starts(values: np.ndarray) -> np.ndarray:

@@ -13,6 +13,8 @@ from einsql.ir.functions.derivatives import PointDerivative, of_extreme, of_prod
 from einsql.ir.functions.holistic import (
     count_distinct,
     mode,
+    nth_max,
+    nth_min,
     quantile_cont,
     quantile_disc,
     sum_distinct,
@@ -37,6 +39,8 @@ class Reduction:
         holistic: For holistic reductions, the function of the sorted values of a group, and of
             the constants.
         constants: The number of constants that follow the value, as the fraction of a quantile.
+        places: Whether a holistic reduction orders pairs (argument, value) by their values, and
+            chooses the argument at a place, its third expression. The place may differ by group.
         over: The scalar functions that distribute over this reduction, as `mul` does
             over SUM: x·(a + b) = x·a + x·b.
         fields: The fields of a state of several fields (see `einsql.ir.einsum.states`), whose
@@ -55,17 +59,20 @@ class Reduction:
     place: int = 0
     holistic: Callable[..., Any] | None = None
     constants: int = 0
+    places: bool = False
     derivative: PointDerivative | str = field(kw_only=True)
 
     @property
     def reads_several(self) -> bool:
         """Whether the result depends on more expressions of a point than the first one."""
-        return self.better is not None or bool(self.fields)
+        return self.better is not None or self.places or bool(self.fields)
 
     @property
     def arity(self) -> int:
         """The number of expressions that a point contributes."""
-        return len(self.fields) or (1 if self.better is None else 2) + self.constants
+        if self.fields or self.places:
+            return len(self.fields) or 3
+        return (1 if self.better is None else 2) + self.constants
 
 
 def _extremes(dtype: DType) -> tuple[Any, Any]:
@@ -147,6 +154,8 @@ REDUCTIONS: dict[str, Reduction] = {
         Reduction(
             "quantile_disc", lambda t: 0, holistic=quantile_disc, constants=1, derivative=_ORDER
         ),
+        Reduction("nth_min", lambda t: 0, holistic=nth_min, places=True, derivative=_CHOICE),
+        Reduction("nth_max", lambda t: 0, holistic=nth_max, places=True, derivative=_CHOICE),
         Reduction("mode", lambda t: 0, holistic=mode, derivative=_ORDER),
         Reduction("count_distinct", lambda t: 0, holistic=count_distinct, derivative=_DISTINCT),
         Reduction("sum_distinct", lambda t: 0, holistic=sum_distinct, derivative=_DISTINCT),

@@ -7,7 +7,7 @@ first collected into rows. Quantiles of complete rows need a partition instead o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import floor, prod
@@ -23,6 +23,7 @@ from einsql.ir.einsum.reasons import unproven
 from einsql.ir.functions import equal
 from einsql.ir.functions.holistic import between, position
 from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
+from einsql.kernels.vectorized.key_boxes import boxes, steps, still
 from einsql.kernels.vectorized.reductions import accumulators
 
 BLOCK = 1 << 22
@@ -116,7 +117,7 @@ class _Holistic:
         )
         extents = [node.axis(k).extent for k in self._by]
         self._terms = prod(node.axis(x).extent for x in self._gone)
-        self._steps = _steps(extents, max(1, BLOCK // max(1, self._terms)))
+        self._steps = steps(extents, max(1, BLOCK // max(1, self._terms)))
         whole = self._steps == extents
         self._whole = compile_node(self._values).run if whole else None
 
@@ -130,9 +131,9 @@ class _Holistic:
         extents = [node.axis(k).extent for k in self._by]
         done, total = 0, prod(extents)
         with np.errstate(all="ignore"):
-            for bounds in _boxes(extents, self._steps):
+            for bounds in boxes(extents, self._steps):
                 box = dict(zip(self._by, bounds, strict=True))
-                values = self._computed_values(box)(operands, partial(_still, tick, done / total))
+                values = self._computed_values(box)(operands, partial(still, tick, done / total))
                 part = tuple(box.get(k, slice(0, node.axis(k).extent)) for k in node.keys)
                 shape = tuple(s.stop - s.start for s in part)
                 for name, column in reduced(shape, values).items():
@@ -207,11 +208,6 @@ class _Holistic:
         return columns
 
 
-def _still(tick: Tick, done: float, _: float) -> None:
-    """Reports what was done before a part of the work."""
-    tick(done)
-
-
 def _value(n: int) -> str:
     return f"value {n}"
 
@@ -222,26 +218,6 @@ def _mask(n: int) -> str:
 
 def _place(key: str) -> str:
     return f"place {key}"
-
-
-def _steps(extents: Sequence[int], room: int) -> list[int]:
-    """The extents of boxes of at most `room` keys, which are complete along the last axes."""
-    steps: list[int] = []
-    for extent in reversed(extents):
-        step = max(1, min(extent, room))
-        steps.append(step)
-        room = room // extent if step == extent else 1
-    return steps[::-1]
-
-
-def _boxes(extents: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    if not extents:
-        yield ()
-        return
-    for start in range(0, extents[0], steps[0]):
-        first = slice(start, min(extents[0], start + steps[0]))
-        for rest in _boxes(extents[1:], steps[1:]):
-            yield (first, *rest)
 
 
 def _sort(rows: np.ndarray, outputs: Sequence[Output]) -> None:

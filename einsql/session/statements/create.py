@@ -13,8 +13,8 @@ from einsql.core.bfloat16 import stored
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.settings import MOST_SITES, mesh_text
 from einsql.core.units import plural
-from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import fresh
+from einsql.errors import Error, IntegrityError, NotSupportedError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import Const, EinSum, fresh
 from einsql.ir.einsum.kept_sums import PART
 from einsql.ir.layout import Mesh
 from einsql.ir.partition import OnMesh, Partition, Parts
@@ -25,6 +25,7 @@ from einsql.planner.queries import bind_query, plan_relation, query_binder, sele
 from einsql.session.statements.insert import insert_rows, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows, taken_by
 from einsql.session.statements.value_checks import declared_checks, refuse_violations
+from einsql.sql.binder.best_rows import ROW_NUMBER
 from einsql.sql.parser.positions import positioned
 from einsql.sql.parser.syntax import CreateTensor, KeyCut
 from einsql.sql.scope.relation import Column
@@ -78,6 +79,7 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     if statement.query is not None:
         try:
             bound = bind_query(ctx, statement.query)
+            _refuse_numbered(bound)
             kept = _kept_unreduced(ctx, statement, bound) if empty is None else None
             if kept is not None:
                 return kept
@@ -98,6 +100,23 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
         raise refusal
     table = hybrid_plan.run(ctx, hybrid_plan.split_from(ctx, statement.text, statement.start))
     return tensor_of(ctx, statement.name, table, empty)
+
+
+def _refuse_numbered(query: Query) -> None:
+    """Refuses the best rows without their ROW_NUMBER, whose other keys are values of einsql.
+
+    Raises:
+        NotSupportedError: The rows are such ones; DuckDB's rows then become the tensor.
+    """
+    relation = query.relation
+    if not isinstance(relation, Bound) or not isinstance(relation.node, EinSum):
+        return
+    numbers = (a for a in relation.node.axes if a.label == ROW_NUMBER)
+    if any(a.label in relation.hidden or isinstance(a.define, Const) for a in numbers):
+        raise NotSupportedError(
+            "A tensor of the best rows without their ROW_NUMBER is outside the tensor fragment",
+            hint="Select ROW_NUMBER() as a key.",
+        )
 
 
 def _kept_unreduced(ctx: Context, statement: CreateTensor, query: Query) -> Tensor | None:

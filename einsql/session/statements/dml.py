@@ -19,7 +19,7 @@ from einsql.core.schema import Schema
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import bound_over_tables, check_groups
 from einsql.planner.outcome import Changed, Outcome, Rows
-from einsql.planner.plan import Plan, inputs_fit, owners, rebind_inputs, run_plans
+from einsql.planner.plan import Plan, inputs_fit, owners, rebind_inputs, result_columns, run_plans
 from einsql.planner.queries import bind_late, catalog_of, plan_together
 from einsql.session.statements import insert as rows_of
 from einsql.session.statements import update
@@ -55,7 +55,7 @@ from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
 from einsql.storage.fields import Fields, LocalFields, as_fields
 from einsql.storage.objects import Tensor
-from einsql.storage.results.result import Result, ResultColumn
+from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -331,7 +331,7 @@ def _bound(
     order = rows_of.result_order(tensor, statement, relation)
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
-    columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+    columns = result_columns(relation)
     empty = Result(relation.node.schema, LocalFields(), columns, relation.hidden)
     constants = rows_of.constant_fields(relation)
     box = boxed(tensor.relation.schema, order, empty, ends, constants)

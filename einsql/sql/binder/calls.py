@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.binder.arguments import surplus
 from einsql.sql.functions.aggregate_functions import (
     AGGREGATES,
     CHOOSING,
@@ -14,6 +13,7 @@ from einsql.sql.functions.aggregate_functions import (
     QUANTILES,
 )
 from einsql.sql.parser.aggregate_law import law_of
+from einsql.sql.parser.arguments import surplus
 from einsql.sql.parser.positions import unsupported
 
 
@@ -107,6 +107,20 @@ def _is_star(node: exp.Expr) -> bool:
     return isinstance(node.this if isinstance(node, exp.Column) else node, exp.Star)
 
 
+def list_slice(node: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
+    """LIST(a ORDER BY v) and k of its first k values, `LIST(a ORDER BY v)[1:k]`; or None."""
+    match node:
+        case exp.Bracket(this=called, expressions=[exp.Slice() as part]):
+            first, last = part.this, part.args.get("expression")
+            bare = called.unnest()
+            bare = bare.this if isinstance(bare, exp.Filter) else bare
+            ordered = isinstance(bare, exp.ArrayAgg) and isinstance(bare.this, exp.Order)
+            starts = first is None or (isinstance(first, exp.Literal) and first.name == "1")
+            if ordered and starts and last is not None and part.args.get("step") is None:
+                return called.unnest(), last
+    return None
+
+
 def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
     """The aggregate calls of this SELECT, with their FILTERs.
 
@@ -125,7 +139,7 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
                 call = call.this
             stack.extend(call.iter_expressions())
             stack.extend(n.args.get("partition_by") or [])
-        elif is_aggregate(n):
+        elif is_aggregate(n) or list_slice(n) is not None:
             calls.append(n)
         else:
             stack.extend(n.iter_expressions())

@@ -9,8 +9,8 @@ from sqlglot import exp
 
 from einsql.core.schema import Schema
 from einsql.ir.einsum.graph import EinSum, PartInput
+from einsql.sql.binder.best_rows import RowLimits
 from einsql.sql.binder.domain import Domain
-from einsql.sql.binder.value_ranges import Ranges
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
@@ -19,6 +19,7 @@ from einsql.sql.parser.positions import unsupported
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed
+from einsql.sql.typing.value_ranges import Ranges
 
 T = TypeVar("T")
 
@@ -153,6 +154,8 @@ class Binder(Protocol):
     notices: list[str]
     joining: list[Joining]
     """The SELECTs whose FROM is being bound, outermost first."""
+    row_limits: RowLimits
+    """The rows of SELECTs that their reader selects."""
     keeps_sums: bool
     """True if an EINSUM of the statement leaves its sum unreduced."""
 

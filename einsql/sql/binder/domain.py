@@ -37,10 +37,10 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import can_raise, interval
 from einsql.ir.functions import Interval
-from einsql.sql.binder.value_ranges import Ranges, proven_within
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError, folded, parameters_of
 from einsql.sql.parameters.windows import Edge, Window, Windows, edges_of
+from einsql.sql.typing.value_ranges import Ranges, proven_within
 
 
 @dataclass

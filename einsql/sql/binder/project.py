@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from sqlglot import exp
 
@@ -17,7 +18,10 @@ from einsql.sql.typing.typed_expr import Typed
 
 
 def project(
-    domain: Domain, columns: list[tuple[str, Typed, exp.Expr]], correlated: Collection[str]
+    domain: Domain,
+    columns: list[tuple[str, Typed, exp.Expr]],
+    correlated: Collection[str],
+    over: Mapping[int, str] = MappingProxyType({}),
 ) -> Relation:
     """The relation of a SELECT's columns over its domain.
 
@@ -28,6 +32,7 @@ def project(
         domain: The domain of the columns.
         columns: The name, bound value and syntax of each SELECT item.
         correlated: The labels that represent keys of an enclosing SELECT.
+        over: The label of the places of each LIST, by the number of its column. It is the last one.
 
     Raises:
         NotSupportedError: A column is a DECIMAL.
@@ -47,7 +52,7 @@ def project(
     single: set[str] = set()
     for label in domain.free:  # a hidden key of extent 1 adds no duplicates
         (lo, hi), window = domain.axes[label], domain.window_of(label)
-        if label in {*shown.values(), *correlated}:
+        if label in {*shown.values(), *correlated, *over.values()}:
             continue
         if window is not None and window.extent == 1:
             single.add(label)
@@ -68,7 +73,7 @@ def project(
         outputs.append(Output(field, (typed.value,), typed.type))
         if typed.valid != TRUE:
             outputs.append(Output(valid(field), (typed.valid,), DType.BOOLEAN))
-        shown_columns.append(Column(name, typed.type, field=field))
+        shown_columns.append(Column(name, typed.type, field=field, over=over.get(n)))
     if not domain.total:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
     elif not outputs:

@@ -15,13 +15,13 @@ from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError, UnknownHere, suggest
 from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
 from einsql.ir.functions.python_functions import function_name
-from einsql.sql.binder.arguments import surplus
 from einsql.sql.binder.context import Environment
 from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, FUNCTION_OF_NODE, NAMED
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.macros.macros import PARAMETER_OF
 from einsql.sql.parser.aggregate_law import law_of
+from einsql.sql.parser.arguments import surplus
 from einsql.sql.parser.long_literals import LEAST, STAND_IN
 from einsql.sql.parser.positions import locate, position, unsupported
 from einsql.sql.parser.sql_text import text
@@ -278,11 +278,13 @@ class ScalarBinder:
         hint = suggest(name, FUNCTION_NAMES, "functions")
         if name in ("gradient", "einsum", "read_tensor"):
             hint = f"{name.upper()} returns a tensor; call it in FROM: SELECT * FROM {name}(…)."
-        raise UnknownHere(
+        error = UnknownHere(
             f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
             hint=hint,
             position=position(node),
         )
+        error.call = f"{name.upper()}()"
+        raise error
 
 
 def _anonymous_aggregate(node: exp.Expr) -> bool:

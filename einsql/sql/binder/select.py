@@ -15,6 +15,7 @@ from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
 from einsql.sql.binder.aggregates import Aggregation
+from einsql.sql.binder.best_rows import BestRows, best_rows, in_order, limits_of_derived
 from einsql.sql.binder.bind_bounds import settle
 from einsql.sql.binder.calls import aggregate_call, aggregate_name, aggregates_in, is_aggregate
 from einsql.sql.binder.context import Binder
@@ -24,6 +25,7 @@ from einsql.sql.binder.from_clause import FromBinder, bind_from
 from einsql.sql.binder.grouping import Grouping, check_group, key_label
 from einsql.sql.binder.hints import bind_hint
 from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
+from einsql.sql.binder.list_aggregates import ListAggregates, list_call
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.user_aggregates import bind_state_call
@@ -84,6 +86,9 @@ class SelectBinder:
         self.grouping: Grouping | None = None
         """The rows and GROUP BY items; None before the domain is the domain of the groups."""
         self.aggregates: dict[exp.Expr, Typed] = {}
+        self.lists = ListAggregates()
+        self.numbered: tuple[exp.Window, Typed] | None = None
+        """The ROW_NUMBER by which QUALIFY has selected rows."""
         self._aliases: int | None = None
         """The number of items whose aliases expressions may use; None forbids aliases."""
         self._reads_own = self._reads_outer = False
@@ -98,6 +103,8 @@ class SelectBinder:
         """
         check_clauses(select)
         self.select = select
+        limit = self.query.row_limits.get(id(select))
+        self.query.row_limits.update(limits_of_derived(select))
         bind_from(FromBinder(self.query, self), select)
         self.select = select = self.query.macros.expanded(self, select)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
@@ -111,10 +118,21 @@ class SelectBinder:
             self._group(select)
         if having is not None:
             self._require("HAVING", having.this)
+        best = limit
+        if qualify is not None:
+            best = best_rows(qualify.this, self.items, self.scope)
+        if best is not None and not self.lists.lists:
+            self._narrow(best)
         columns = []
+        over: dict[int, str] = {}
+        """The label of the places of each LIST, by the number of its item."""
         for n, item in enumerate(self.items):
             with self._within("SELECT", n):
-                columns.append((item.name, ScalarBinder(self).bind(item.node), item.node))
+                listed = self.lists.column(item.node, self.domain)
+                if listed is not None:
+                    over[n] = listed[1]
+                typed = ScalarBinder(self).bind(item.node) if listed is None else listed[0]
+                columns.append((item.name, typed, item.node))
         if qualify is not None:
             if not any(has_window(n) for n in (qualify.this, *(i.node for i in self.items))):
                 raise ProgrammingError(
@@ -123,7 +141,8 @@ class SelectBinder:
                     position=position(qualify),
                 )
             self._require("QUALIFY", qualify.this)
-        return project(self.domain, columns, self.correlated)
+        self.lists.restrict(self.domain, bool(over), select)
+        return project(self.domain, columns, self.correlated, over)
 
     def _require(self, clause: str, condition: exp.Expr) -> None:
         with self._within(clause, len(self.items)):
@@ -139,6 +158,17 @@ class SelectBinder:
             yield
         finally:
             self.clause, self._aliases = before
+
+    def _narrow(self, best: BestRows) -> None:
+        """Narrows the domain to the first rows of each partition, if a value orders them."""
+        with self._within("QUALIFY", len(self.items)):
+            labels = self._partition_labels(best.window.args.get("partition_by") or [])
+            keys = tuple(dict.fromkeys((*labels, *self.correlated)))
+            with positioned(best.window):
+                narrowed = in_order(best, self.domain, keys, ScalarBinder(self).bind)
+        if narrowed is not None:
+            self.domain, number = narrowed
+            self.numbered = best.window, number
 
     # ---- grouping
 
@@ -177,6 +207,7 @@ class SelectBinder:
             groups.attach(first, keys)
             for node in later:
                 groups.lookup(node, keys)
+        self.lists.attach(aggregation.domain, keys, [i.node for i in self.items])
         self.domain, self.grouping = groups, grouping
 
     def _group_nodes(self, select: exp.Select) -> list[tuple[exp.Expr, int | None]]:
@@ -222,7 +253,11 @@ class SelectBinder:
         with self._within("an aggregate", aliases):
             for call in aggregates_in(node):
                 self._reads_own = self._reads_outer = False
-                self.aggregates[call] = self._bind_aggregate(aggregation, call)
+                if list_call(call) is not None:
+                    with positioned(call):
+                        self.lists.bind(aggregation, call, ScalarBinder(self).bind)
+                else:
+                    self.aggregates[call] = self._bind_aggregate(aggregation, call)
                 if self._reads_outer and not self._reads_own:
                     raise unsupported(
                         "An aggregate that reads columns of the outer SELECT only", call
@@ -257,7 +292,8 @@ class SelectBinder:
             return None
         if is_aggregate(node) and node in self.aggregates:
             return self.aggregates[node]
-        return self.grouping.match(node)
+        listed = self.lists.match(node, self.domain)
+        return self.grouping.match(node) if listed is None else listed
 
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column of this SELECT, an alias of an item, or a key of the outer SELECT."""
@@ -343,6 +379,12 @@ class SelectBinder:
             raise ProgrammingError(f"A window aggregate is not allowed in {self.clause}")
         if node.args.get("alias") or node.args.get("first"):
             raise unsupported("A named window", node)
+        if self.lists.lists:
+            raise unsupported("A window beside a LIST", node)
+        if self.numbered is not None:
+            if node == self.numbered[0]:
+                return self.numbered[1]
+            raise unsupported("A window beside the best rows", node)
         call = node.this
         if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
             raise unsupported(kind(call), node)

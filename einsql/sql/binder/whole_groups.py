@@ -28,7 +28,7 @@ from einsql.sql.typing.typed_expr import NULL, Typed, convert, protected
 NAMES = frozenset(
     {
         "median", "quantile_cont", "quantile_disc", "mode", "count_distinct", "sum_distinct",
-        "avg_distinct", "first", "last", "any_value",
+        "avg_distinct", "first", "last", "any_value", "approx_quantile",
     }
 )  # fmt: skip
 """The aggregates of this module."""
@@ -88,6 +88,8 @@ def bind_whole_groups(group: Reducing, name: str, args: list[Typed], where: Expr
             return total
         case "avg_distinct":
             return _mean(group, first, selected)
+        case "approx_quantile":
+            return _of_finite(group, first, fraction, selected)
         case "quantile_disc" | "mode":
             return _chosen(group, name, first, fraction, selected)
     if first.type is DType.BOOLEAN:
@@ -103,6 +105,24 @@ def _chosen(group: Reducing, name: str, t: Typed, fraction: float, selected: Exp
     args = (t.value, Const(fraction, DType.DOUBLE)) if name == "quantile_disc" else (t.value,)
     chosen = group.reduced(name, args, held(t.type), selected)
     return Typed(chosen.value, t.type, chosen.valid)
+
+
+def _of_finite(group: Reducing, t: Typed, fraction: float, selected: Expr) -> Typed:
+    """The quantile between finite values: an integer of integers, else DOUBLE."""
+    kind = t.type
+    if kind is DType.BOOLEAN:
+        _refuse_boolean("approx_quantile")
+    if not isinstance(kind, DType):
+        raise NotSupportedError(
+            "APPROX_QUANTILE() of a DECIMAL is outside the tensor fragment",
+            hint="CAST the value to DOUBLE.",
+        )
+    real = convert(t, DType.DOUBLE).value
+    if kind.is_float:
+        selected = conj(selected, call("isfinite", DType.BOOLEAN, real))
+    args = (real, Const(fraction, DType.DOUBLE))
+    quantile = group.reduced("quantile_cont", args, DType.DOUBLE, selected)
+    return quantile if kind.is_float else convert(quantile, kind)
 
 
 def _interpolated(group: Reducing, t: Typed, fraction: float, selected: Expr) -> Typed:
@@ -207,7 +227,7 @@ def _of_null(name: str) -> Typed:
     match name:
         case "count_distinct":
             return Typed(bigint(0), DType.BIGINT)
-        case "sum_distinct":
+        case "sum_distinct" | "approx_quantile":
             return convert(NULL, DType.BIGINT)
         case "median" | "quantile_cont" | "avg_distinct":
             return convert(NULL, DType.DOUBLE)

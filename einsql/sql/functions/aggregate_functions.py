@@ -20,7 +20,8 @@ AGGREGATES: dict[type[exp.Expr] | str, str] = {
     "geomean": "geomean", "geometric_mean": "geomean", exp.Median: "median",
     exp.PercentileCont: "quantile_cont", exp.PercentileDisc: "quantile_disc",
     exp.Quantile: "quantile_disc", exp.Mode: "mode", exp.First: "first", exp.Last: "last",
-    exp.AnyValue: "any_value", "arbitrary": "first",
+    exp.AnyValue: "any_value", "arbitrary": "first", exp.ApproxQuantile: "approx_quantile",
+    exp.ApproxDistinct: "count_distinct",
 }  # fmt: skip
 """Syntax nodes and function names of the aggregates."""
 
@@ -33,7 +34,7 @@ OF_PAIRS = frozenset(
 OF_MOMENTS = frozenset({"skewness", "kurtosis", "kurtosis_pop", "sem", "geomean"})
 """Statistics of numbers that are DOUBLE for every type."""
 
-QUANTILES = frozenset({"quantile_cont", "quantile_disc"})
+QUANTILES = frozenset({"quantile_cont", "quantile_disc", "approx_quantile"})
 """Aggregates of a value and a fraction."""
 OF_ROWS = frozenset({"first", "last", "any_value"})
 """Aggregates that depend on the order of rows."""

@@ -24,12 +24,16 @@ class Column:
     """A result column: a key or a field of the node.
 
     Exactly one of `key` and `field` is set.
+
+    Attributes:
+        over: For a LIST, the last key of the node. The list has its values that are not NULL.
     """
 
     name: str
     dtype: DType
     key: str | None = None
     field: str | None = None
+    over: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[
     for c in relation.columns:
         if c.key is not None:
             columns.append((c.name, Typed(Label(labels[c.key]), DType.BIGINT)))
+        elif c.over is not None:
+            raise NotSupportedError(
+                f"The LIST {c.name} of a subquery is outside the tensor fragment",
+                hint="UNNEST it in the subquery.",
+            )
         else:
             assert c.field is not None
             known: Expr = TRUE

@@ -10,10 +10,10 @@ from einsql.ir.functions import SCALARS
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import key_label
 from einsql.ir.tra.kernels import einsum
-from einsql.sql.binder.arguments import surplus
 from einsql.sql.binder.items import within
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.functions.tile_functions import AGGREGATES, PREFIX, suffix
+from einsql.sql.parser.arguments import surplus
 from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.tiles.context import TileBlock
 from einsql.sql.tiles.kernels import Leaf, joined, shaped

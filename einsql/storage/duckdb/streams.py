@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -40,8 +40,8 @@ class Rows:
         """The columns' types."""
         import pyarrow as pa  # only boundaries need it
 
-        types = [_shown(c.dtype) for c in self.result.columns]
-        return pa.schema(list(zip(self.names, map(arrow_type, types), strict=True)))
+        types = map(_type, self.result.columns)
+        return pa.schema(list(zip(self.names, types, strict=True)))
 
     def reader(
         self, columns: Sequence[str] | None = None, where: ds.Expression | None = None
@@ -158,13 +158,13 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
 
     Up to `ROWS` rows are a table. More rows are a data set, which reads the columns and key ranges
     that DuckDB needs; its import takes as long as DuckDB's. Remote fields are fetched first,
-    because DuckDB must not wait for ranks.
+    because DuckDB must not wait for ranks. So are lists, which few results have.
     """
-    if result.fields.sites is not None:
+    if result.fields.sites is not None or result.has_lists:
         import pyarrow as pa  # as above
 
         columns = [
-            column.cast(arrow_type(_shown(c.dtype)))
+            column.cast(_type(c))
             for column, c in zip(result.arrow().columns, result.columns, strict=True)
         ]
         return pa.table(columns, names=list(names))
@@ -174,12 +174,31 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
     return _source()(rows)
 
 
-def no_rows(names: Sequence[str], dtypes: Sequence[DType]) -> pa.Table:
-    """An empty table with columns of these names and types."""
+def no_rows(names: Sequence[str], columns: Sequence[Column]) -> pa.Table:
+    """An empty table with columns of these names, and of the types of other columns."""
     import pyarrow as pa  # as above
 
-    types = [arrow_type(_shown(t)) for t in dtypes]
-    return pa.schema(list(zip(names, types, strict=True))).empty_table()
+    return pa.schema(list(zip(names, map(_type, columns), strict=True))).empty_table()
+
+
+class Column(Protocol):
+    """A column of a relation or of a result."""
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its values."""
+
+    @property
+    def over(self) -> str | None:
+        """For a LIST, the key that numbers its values."""
+
+
+def _type(column: Column) -> pa.DataType:
+    """The Arrow type of a column for DuckDB."""
+    import pyarrow as pa  # as above
+
+    kind = arrow_type(_shown(column.dtype))
+    return kind if column.over is None else pa.list_(kind)
 
 
 def _shown(dtype: DType) -> DType:

@@ -112,6 +112,17 @@ class Aggregates:
         like = replace(self._like(e, frame, error=f"({carried}{own})"), dtype=dtype, bits=None)
         return self._call(fn, inner, (e,), like, frame)
 
+    def best(self, fn: str, most: int, place: int, e: E, frame: Frame) -> E:
+        """One of the best values, which moves by the greatest error at most."""
+        if frame.over:
+            raise UnsoundError
+        if e.special:
+            self.tags.add("nan")
+        error = frame.of("max", e.error) if e.error else ""
+        made = self._call(fn, f"{{0}}, {most}", (e,), self._like(e, frame, error=error), frame)
+        sql, oracle = (f"({text})[{place}]" for text in (made.sql, made.oracle))
+        return replace(made, sql=sql, oracle=oracle, nullable=True)
+
     def mode(self, e: E, frame: Frame) -> E:
         """MODE; einsql settles ties by the least value."""
         if not e.exact:
@@ -121,15 +132,18 @@ class Aggregates:
         return replace(made, oracle=f"mode_of({frame.of('list', e.oracle)})")
 
     def distinct(self, fn: str, e: E, frame: Frame) -> E:
-        """COUNT, SUM, MIN or MAX of distinct values."""
+        """COUNT, APPROX_COUNT_DISTINCT, SUM, MIN or MAX of distinct values."""
         if not e.exact:
             raise UnsoundError
         like = self._like(e, frame)
-        if fn == "count":
+        if fn in ("count", "approx_count"):
             like = replace(like, dtype="BIGINT", magnitude=float(frame.rows), bits=0)
             like = replace(like, nullable=False, special=False)
             made = self._call("count", "DISTINCT {0}", (e,), like, frame)
-            return replace(made, nullable=False)
+            sql = made.sql
+            if fn == "approx_count":  # einsql counts all
+                sql = sql.replace("count(DISTINCT ", "approx_count_distinct(")
+            return replace(made, sql=sql, nullable=False)
         if fn == "sum":
             total = self.total(e, frame)
             if total.raises:

@@ -318,7 +318,7 @@ class Expressions:
                 (14, self._total), (4, self._count), (3, self._count_if), (5, self._min_max),
                 (5, self._mean), (2, self._product_of), (4, self._spread), (3, self._logical),
                 (3, self._pick), (2, self._lse), (2, self._bitwise), (4, self._quantile),
-                (2, self._mode), (4, self._distinct),
+                (2, self._mode), (4, self._distinct), (3, self._best),
             ]
         )  # fmt: skip
         if not frame.over and self.c.chance(15):
@@ -391,8 +391,15 @@ class Expressions:
     def _mode(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
         return self._attempt(lambda e: self.aggregates.mode(e, frame), leaves, depth)
 
+    def _best(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
+        fn, most = self.c.pick(["max", "min"]), self.c.pick([1, 2, 3, 1000])
+        place = 1 + self.c.below(3)
+        return self._attempt(
+            lambda e: self.aggregates.best(fn, most, place, e, frame), leaves, depth
+        )
+
     def _distinct(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
-        fn = self.c.pick(["count", "sum", "min", "max"])
+        fn = self.c.pick(["count", "approx_count", "sum", "min", "max"])
         return self._attempt(lambda e: self.aggregates.distinct(fn, e, frame), leaves, depth)
 
     def _lse(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:

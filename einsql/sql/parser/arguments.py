@@ -28,7 +28,7 @@ _READ: dict[type[exp.Expr], frozenset[str]] = {
     ),
     **dict.fromkeys((exp.Nullif, exp.Log, exp.Atan2, exp.Filter, exp.ArgMin, exp.ArgMax), _PAIR),
     **dict.fromkeys((exp.PercentileCont, exp.PercentileDisc, exp.WithinGroup), _PAIR),
-    exp.Quantile: frozenset({"this", "quantile"}),
+    **dict.fromkeys((exp.Quantile, exp.ApproxQuantile), frozenset({"this", "quantile"})),
     **dict.fromkeys(
         (k for k, name in AGGREGATES.items() if name in OF_PAIRS and isinstance(k, type)), _PAIR
     ),

@@ -1,0 +1,406 @@
+"""NTH_MIN and NTH_MAX: the best values of all groups, with their arguments.
+
+A key that only the place of an output reads numbers the best values of a group. The groups are
+those of the other keys: each of them is searched once for all places. A lower bound of the last
+wanted value leaves a few candidates of each group. Only these are sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from einsql.core.bfloat16 import loaded, stored
+from einsql.core.records import dataclass
+from einsql.core.schema import DType
+from einsql.ir.einsum.evaluation import expression_value, same
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    EinSum,
+    Expr,
+    Label,
+    Output,
+    Value,
+    labels_of,
+    operands_of,
+    subexpressions,
+)
+from einsql.ir.einsum.reasons import unproven
+from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
+from einsql.kernels.vectorized.key_boxes import boxes, steps, still
+
+BLOCK = 1 << 22
+"""Greatest number of values that are computed at once, unless a single group has more."""
+CACHED = 1 << 16
+"""Number of values that are searched together, so that they are in the cache at the second pass."""
+SPREAD = 16
+"""Parts of a group for each wanted value, of which only the extremes are ordered.
+
+Random values have about `1 + 1 / SPREAD` candidates for each wanted one.
+"""
+
+TIED = 4
+"""Candidates for each wanted value above which those equal to the last one are counted."""
+
+_Search = tuple[Expr, Expr, Expr, bool]
+"""Argument, value and condition of outputs, and whether greater values are better."""
+
+
+def compile_best(node: EinSum, compile_node: Compile) -> Runner:
+    """Compiles a node whose outputs are all NTH_MIN or NTH_MAX.
+
+    Args:
+        node: The node.
+        compile_node: Compiles nodes without such reductions.
+    """
+    return _Best(node, compile_node).run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Values with the number of their group.
+
+    Attributes:
+        group: The number of each value's group.
+        at: The position of each value, an index of each key of the element-wise node.
+    """
+
+    group: np.ndarray
+    at: tuple[np.ndarray, ...]
+
+
+class _Best:
+    """The runner of a node.
+
+    Args:
+        node: The node.
+        compile_node: Compiles the values.
+    """
+
+    def __init__(self, node: EinSum, compile_node: Compile) -> None:
+        self._node, self._compile = node, compile_node
+        self._searches: dict[_Search, list[Output]] = {}
+        for o in node.outputs:
+            argument, compared, _ = o.args
+            search = (argument, compared, o.where, o.reduction == "nth_max")
+            self._searches.setdefault(search, []).append(o)
+        numbering = _numbering(node)
+        self._groups = tuple(k for k in node.keys if k not in numbering)
+        axes = tuple(a for a in node.axes if a.label not in numbering)
+        free = [a.label for a in axes if a.define is None]
+        self._by = tuple(k for k in self._groups if k in free)
+        self._computed = tuple(k for k in self._groups if k not in free)
+        self._gone = tuple(x for x in free if x not in self._groups)
+        is_partial = node.guard != TRUE or next(unproven(node), None) is not None
+        fields: list[Output] = []
+        for n, (argument, compared, where, greatest) in enumerate(self._searches):
+            masked = is_partial or where != TRUE
+            # Where the point is not selected, the extreme of no values is the worst one.
+            worst, condition = ("max" if greatest else "min", where) if masked else (None, TRUE)
+            fields.append(Output(_value(n), (compared,), compared.dtype, worst, condition))
+            if not _is_position(argument, free):
+                fields.append(Output(_argument(n), (argument,), argument.dtype, worst, condition))
+            if masked:
+                fields.append(Output(_mask(n), (TRUE,), DType.BOOLEAN, "bool_or", where))
+        fields += (Output(_place(k), (Label(k),), DType.BIGINT) for k in self._computed)
+        self._values = replace(
+            node, axes=axes, keys=(*self._by, *self._gone), outputs=tuple(fields), hint=(), grid=()
+        )
+        extents = [node.axis(k).extent for k in self._by]
+        terms = prod(node.axis(x).extent for x in self._gone)
+        self._steps = steps(extents, max(1, BLOCK // max(1, terms)))
+        self._whole = compile_node(self._values).run if self._steps == extents else None
+
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        """Computes the fields of the result."""
+        node = self._node
+        fields = {o.name: np.zeros(node.schema.shape, o.dtype.numpy) for o in node.outputs}
+        if 0 in (a.extent for a in node.axes):
+            return fields
+        extents = [node.axis(k).extent for k in self._by]
+        done, total = 0, prod(extents)
+        with np.errstate(all="ignore"):
+            for bounds in boxes(extents, self._steps):
+                box = dict(zip(self._by, bounds, strict=True))
+                values = self._computed_values(box)(operands, partial(still, tick, done / total))
+                part = tuple(box.get(k, slice(0, node.axis(k).extent)) for k in node.keys)
+                for n, (search, outputs) in enumerate(self._searches.items()):
+                    for name, column in self._chosen(n, search, outputs, box, values):
+                        fields[name][part] = column
+                done += prod(s.stop - s.start for s in bounds)
+                tick(done / total)
+        return fields
+
+    def _computed_values(self, box: Mapping[str, slice]) -> Runner:
+        if self._whole is not None:
+            return self._whole
+
+        def narrow(a: Axis) -> Axis:
+            part = box.get(a.label)
+            return a if part is None else replace(a, lo=a.lo + part.start, hi=a.lo + part.stop)
+
+        node = self._values
+        return self._compile(replace(node, axes=tuple(map(narrow, node.axes)))).run
+
+    def _chosen(
+        self,
+        n: int,
+        search: _Search,
+        outputs: Sequence[Output],
+        box: Mapping[str, slice],
+        values: Arrays,
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the outputs of a search over a box of keys.
+
+        Args:
+            n: The number of the search.
+            search: The argument, value, condition and direction.
+            outputs: The outputs.
+            box: The bounds of the keys that are cut, from 0.
+            values: The fields of the element-wise node over the box.
+        """
+        argument, compared, _, greatest = search
+        grid = self._grid(box)
+        places = {o.name: _evaluated(o.args[2], grid) for o in outputs}
+        wanted = max(int(p.max()) for p in places.values()) + 1
+        array = np.atleast_1d(loaded(values[_value(n)], compared.dtype))
+        selected = values.get(_mask(n))
+        shape = [grid[k].size for k in self._groups]
+        if self._computed:
+            found = self._scattered(array, selected, values, shape)
+        else:
+            search_rows = _RowSearch(wanted, greatest, self._breaks_ties(argument, compared))
+            found = search_rows.candidates(array, selected, len(self._by))
+        if _argument(n) in values:
+            arguments = np.atleast_1d(loaded(values[_argument(n)], argument.dtype))[found.at]
+        else:
+            arguments = self._positions(argument, found, box)
+        order = _order(found.group, _codes(array[found.at], greatest), arguments)
+        counts = np.bincount(found.group, minlength=prod(shape))
+        starts = np.cumsum(counts) - counts
+        arguments = np.append(arguments[order], np.zeros(1, arguments.dtype))
+        group = np.zeros((), np.int64)
+        for k, extent in zip(self._groups, shape, strict=True):
+            group = group * extent + (grid[k] - grid[k].flat[0])
+        for o in outputs:
+            place = places[o.name]
+            at = np.where(place < counts[group], starts[group] + place, len(order))
+            yield o.name, stored(arguments[at], o.dtype)
+
+    def _grid(self, box: Mapping[str, slice]) -> dict[str, np.ndarray]:
+        """The values of each key of the result over a box, along the key's axis."""
+        grid: dict[str, np.ndarray] = {}
+        for n, k in enumerate(self._node.keys):
+            a = self._node.axis(k)
+            part = box.get(k, slice(0, a.extent))
+            shape = [-1 if m == n else 1 for m in range(len(self._node.keys))]
+            grid[k] = np.arange(a.lo + part.start, a.lo + part.stop).reshape(shape)
+        return grid
+
+    def _scattered(
+        self,
+        array: np.ndarray,
+        selected: np.ndarray | None,
+        values: Arrays,
+        shape: Sequence[int],
+    ) -> _Found:
+        """All selected values of groups with computed keys."""
+        node, number = self._node, np.zeros((), np.int64)
+        for k, extent in zip(self._groups, shape, strict=True):
+            if k in self._computed:
+                position = values[_place(k)] - node.axis(k).lo
+            else:
+                lifted = [-1 if x == k else 1 for x in self._values.keys]
+                position = np.arange(extent).reshape(lifted)
+            number = number * extent + position
+        at = np.nonzero(np.ones(array.shape, bool) if selected is None else selected)
+        return _Found(np.broadcast_to(number, array.shape)[at], at)
+
+    def _breaks_ties(self, argument: Expr, compared: Expr) -> bool:
+        """Whether the first ones of equal values have the least arguments."""
+        if argument == compared:
+            return True
+        if not set(labels_of(argument)) <= set(self._gone) or not _is_position(
+            argument, self._gone
+        ):
+            return False
+        extents = [self._node.axis(x).extent for x in self._gone]
+        if isinstance(argument, Label) and argument.name == self._gone[-1]:
+            return prod(extents[:-1]) == 1
+        if prod(extents) > CACHED:
+            return False
+        at = np.unravel_index(np.arange(prod(extents)), extents or (1,))
+        grid = dict(zip(self._gone, at, strict=False))
+        lows = {x: self._node.axis(x).lo for x in self._gone}
+        values = _evaluated(argument, {x: grid[x] + lows[x] for x in self._gone})
+        return bool((np.diff(values) >= 0).all())
+
+    def _positions(self, argument: Expr, found: _Found, box: Mapping[str, slice]) -> np.ndarray:
+        """The values of an argument that reads keys only."""
+
+        def leaf(e: Label | Value) -> np.ndarray:
+            assert isinstance(e, Label)
+            lo = self._node.axis(e.name).lo + box.get(e.name, slice(0, 0)).start
+            return np.asarray(found.at[self._values.keys.index(e.name)] + lo)
+
+        every = np.ones(found.group.shape, bool)
+        numbers = expression_value(argument, leaf, every, same)
+        integers: np.ndarray = np.broadcast_to(numbers, every.shape).astype(argument.dtype.numpy)
+        return integers
+
+
+def _numbering(node: EinSum) -> set[str]:
+    """The keys that only the places of outputs read."""
+    read = {x for a in node.axes if a.define is not None for x in _labels(node, a.define)}
+    read |= _labels(node, node.guard)
+    for o in node.outputs:
+        for e in (*o.args[:2], o.where):
+            read |= _labels(node, e)
+    free = {k for k in node.keys if node.axis(k).define is None}
+    places = {x for o in node.outputs for x in labels_of(o.args[2])}
+    return (free & places) - read
+
+
+def _labels(node: EinSum, e: Expr) -> set[str]:
+    """The labels of an expression and of the operands that it reads."""
+    return {*labels_of(e), *(x for n in operands_of(e) for x in node.operands[n].labels)}
+
+
+def _is_position(argument: Expr, free: Sequence[str]) -> bool:
+    """Whether an argument is an integer expression of free keys, which needs no array."""
+    return not any(isinstance(e, Value) for e in subexpressions(argument)) and (
+        argument.dtype.is_integer and set(labels_of(argument)) <= set(free)
+    )
+
+
+def _evaluated(place: Expr, grid: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The place of each key of the result, broadcast to the keys."""
+
+    def leaf(e: Label | Value) -> np.ndarray:
+        assert isinstance(e, Label)
+        return grid[e.name]
+
+    shape = np.broadcast_shapes(*(g.shape for g in grid.values()))
+    return np.broadcast_to(expression_value(place, leaf, np.ones(shape, bool), same), shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowSearch:
+    """The search for the values of each row that may be among the best.
+
+    Attributes:
+        wanted: The number of the best values.
+        greatest: Whether greater values are better.
+        first_ties: Whether the first ones of equal values are the best.
+    """
+
+    wanted: int
+    greatest: bool
+    first_ties: bool
+
+    def candidates(self, array: np.ndarray, selected: np.ndarray | None, keys: int) -> _Found:
+        """The candidates of all rows.
+
+        Args:
+            array: The values; the first axes are those of the rows.
+            selected: Which values are selected; the others have the worst value. None for all.
+            keys: The number of the first axes.
+        """
+        shape = array.shape
+        rows = np.ascontiguousarray(array).reshape(prod(shape[:keys]), prod(shape[keys:]))
+        masks = None if selected is None else np.ascontiguousarray(selected).reshape(rows.shape)
+        together = max(1, CACHED // max(1, rows.shape[1]))
+        parts = []
+        for start in range(0, len(rows), together):
+            mask = None if masks is None else masks[start : start + together]
+            chosen = self._chosen(rows[start : start + together], mask)
+            parts.append(np.flatnonzero(chosen) + start * rows.shape[1])
+        flat = np.concatenate(parts)
+        return _Found(flat // rows.shape[1], np.unravel_index(flat, shape))
+
+    def _chosen(self, rows: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        """The candidates of some rows, as flags."""
+        if self.wanted >= rows.shape[1]:
+            return np.ones(rows.shape, bool) if mask is None else mask
+        bound = self._bound(rows)
+        chosen = ~(rows < bound) if self.greatest else ~(rows > bound)
+        if mask is not None:
+            chosen &= mask
+        if self.first_ties and np.count_nonzero(chosen) > TIED * self.wanted * len(rows):
+            chosen = self._without_late_ties(rows, chosen)
+        return chosen
+
+    def _without_late_ties(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """The candidates without those equal to the last wanted value that come too late."""
+        bound = self._nth(rows)
+        if rows.dtype.kind == "f" and np.isnan(bound).any():
+            return chosen
+        equal = chosen & (rows == bound)
+        better = chosen & ((rows > bound) if self.greatest else (rows < bound))
+        if rows.dtype.kind == "f" and self.greatest:
+            better |= chosen & np.isnan(rows)
+        room = self.wanted - np.count_nonzero(better, axis=1)
+        early = equal.cumsum(axis=1) <= room[:, None]
+        return np.asarray(better | (equal & early))
+
+    def _bound(self, rows: np.ndarray) -> np.ndarray:
+        """A value of each row that `wanted` of its values reach; NaN is the greatest value."""
+        terms = rows.shape[1]
+        width = terms // (SPREAD * self.wanted)
+        if width > 1:
+            count = terms // width
+            parts = rows[:, : count * width].reshape(len(rows), width, count)
+            rows = parts.max(axis=1) if self.greatest else np.fmin.reduce(parts, axis=1)
+        return self._nth(rows)
+
+    def _nth(self, rows: np.ndarray) -> np.ndarray:
+        place = rows.shape[1] - self.wanted if self.greatest else self.wanted - 1
+        return np.asarray(np.partition(rows, place, axis=1)[:, place, None])
+
+
+def _codes(values: np.ndarray, greatest: bool) -> np.ndarray:
+    """Integers in ascending order from the best value to the worst one, equal for equal values."""
+    if values.dtype.kind == "f":
+        size = max(4, values.itemsize)
+        floats = np.where(np.isnan(values), np.nan, values + 0).astype(f"f{size}")
+        bits = floats.view(f"i{size}")
+        codes = np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits).astype(np.int64)
+    else:
+        codes = values.astype(np.int64)
+    return ~codes if greatest else codes
+
+
+def _order(group: np.ndarray, codes: np.ndarray, arguments: np.ndarray) -> np.ndarray:
+    """The positions in the order of groups, codes and arguments."""
+    if not len(group):
+        return group
+    low, high = int(codes.min()), int(codes.max())
+    span = high - low + 1
+    if span * (int(group.max()) + 1) >= 2**62:
+        return np.lexsort((arguments, codes, group))
+    places = group * span + (codes - low)
+    follows = arguments[1:] >= arguments[:-1]
+    if (follows | (group[1:] > group[:-1])).all():
+        return np.argsort(places, kind="stable")
+    return np.lexsort((arguments, places))
+
+
+def _value(n: int) -> str:
+    return f"value {n}"
+
+
+def _argument(n: int) -> str:
+    return f"argument {n}"
+
+
+def _mask(n: int) -> str:
+    return f"selected {n}"
+
+
+def _place(key: str) -> str:
+    return f"place {key}"

@@ -1,0 +1,33 @@
+"""Boxes of keys, one after another, in which a kernel computes its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from einsql.kernels.kernel import Tick
+
+
+def still(tick: Tick, done: float, _: float) -> None:
+    """Reports what was done before a part of the work."""
+    tick(done)
+
+
+def steps(extents: Sequence[int], room: int) -> list[int]:
+    """The extents of boxes of at most `room` keys, which are complete along the last axes."""
+    chosen: list[int] = []
+    for extent in reversed(extents):
+        step = max(1, min(extent, room))
+        chosen.append(step)
+        room = room // extent if step == extent else 1
+    return chosen[::-1]
+
+
+def boxes(extents: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """The boxes of such extents, in the order of keys."""
+    if not extents:
+        yield ()
+        return
+    for start in range(0, extents[0], steps[0]):
+        first = slice(start, min(extents[0], start + steps[0]))
+        for rest in boxes(extents[1:], steps[1:]):
+            yield (first, *rest)
