@@ -229,7 +229,7 @@ class QueryBinder:
         """
         if not isinstance(call, exp.Anonymous):
             raise unsupported(f"The table function {call.sql_name()}", call)
-        name = str(call.this)
+        name = call.name
         match name.lower():
             case "einsum":
                 return einsum_call.bind_einsum(self, call)

@@ -21,7 +21,7 @@ def is_aggregate(node: exp.Expr) -> bool:
     """True for an aggregate call, with or without FILTER."""
     node = _bare(node)
     if isinstance(node, exp.Anonymous):
-        return law_of(node) is not None or str(node.this).lower() in AGGREGATES
+        return law_of(node) is not None or node.name.lower() in AGGREGATES
     return type(node) in AGGREGATES
 
 
@@ -38,7 +38,7 @@ def aggregate_name(node: exp.Expr) -> str:
     """The canonical name of an aggregate call."""
     node = _bare(node)
     if isinstance(node, exp.Anonymous):
-        return AGGREGATES.get(str(node.this).lower(), str(node.this).lower())
+        return AGGREGATES.get(node.name.lower(), node.name.lower())
     return AGGREGATES.get(type(node), node.key)
 
 
@@ -123,7 +123,7 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
             if isinstance(call, exp.Filter):
                 stack.append(call.expression)
                 call = call.this
-            stack.extend(call.iter_expressions())
+            stack.extend(_bare(call).iter_expressions())
             stack.extend(n.args.get("partition_by") or [])
         elif is_aggregate(n):
             calls.append(n)

@@ -344,7 +344,7 @@ class SelectBinder:
         if node.args.get("alias") or node.args.get("first"):
             raise unsupported("A named window", node)
         call = node.this
-        if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
+        if isinstance(call, exp.IgnoreNulls | exp.RespectNulls) and not is_aggregate(call):
             raise unsupported(kind(call), node)
         bind: Callable[[Aggregation], Typed] = partial(self._bind_aggregate, call=call)
         with self._within("a window", self._aliases):

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
-from einsql.errors import ProgrammingError
+from einsql.errors import ProgrammingError, suggest
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.aggregate_law import AggregateLaw, law_of
 from einsql.sql.parser.positions import locate, positioned, unsupported
@@ -159,7 +159,7 @@ class MacroExpander:
         return any(self._called(n) is not None for n in nodes)
 
     def _called(self, node: exp.Expr) -> Macro | None:
-        return self.find(str(node.this)) if isinstance(node, exp.Anonymous) else None
+        return self.find(node.name) if isinstance(node, exp.Anonymous) else None
 
     def _check_call(self, macro: Macro, call: exp.Anonymous) -> None:
         if macro.is_table:
@@ -188,21 +188,28 @@ def _aggregated(law: AggregateLaw, call: exp.Expr, body: exp.Expr) -> tuple[exp.
     outer = call
     while isinstance(outer.parent, exp.Filter | exp.Window) and outer.arg_key == "this":
         outer = outer.parent
+    holder = outer.parent
+    while isinstance(holder, exp.Paren):
+        holder = holder.parent
+    wanted = holder.expression.name if isinstance(holder, exp.Dot) else ""
+    chosen = outer
     if isinstance(body, exp.Tuple):
-        holder = outer.parent
-        while isinstance(holder, exp.Paren):
-            holder = holder.parent
-        wanted = holder.expression.name.lower() if isinstance(holder, exp.Dot) else ""
         named = {e.alias.lower(): e.this for e in body.expressions}
-        if wanted not in named:
+        if wanted.lower() not in named:
             raise ProgrammingError(
-                f"{law.name}() has the results {', '.join(named)}",
-                hint=f"Write {law.name}(…).{next(iter(named))}.",
+                f"{law.name}() has the results {', '.join(named)}"
+                + (f', and no "{wanted}"' if wanted else ""),
+                hint=suggest(wanted, named, "results")
+                if wanted
+                else f"Write {law.name}(…).{next(iter(named))}.",
             )
         assert holder is not None
-        body, chosen = named[wanted], holder
-    else:
-        chosen = outer
+        body, chosen = named[wanted.lower()], holder
+    elif wanted:
+        raise ProgrammingError(
+            f'{law.name}() has one result, without a name, and no "{wanted}"',
+            hint=f"Write {law.name}(…) alone.",
+        )
     if outer is not call:
         around = outer.copy()
         (hole,) = (n for n in around.walk() if n == call)
