@@ -288,7 +288,8 @@ class QueryBinder:
             return None
         with positioned(at):
             if not macro.is_table:
-                raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
+                kind = "an aggregate" if macro.law is not None else "a scalar macro"
+                raise ProgrammingError(f"{name} is {kind}; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
             self.macros.count(macro, at)
             body = self.macros.body(macro, at)

@@ -123,3 +123,36 @@ def test_errors(con: einsql.Connection, sql: str, reason: str, at: str, hint: st
     assert reason in refusal.value.reason
     assert hint in (refusal.value.hint or "")
     assert refusal.value.position == sql.index(at)
+
+
+def test_texts_have_the_type_of_a_field(con: einsql.Connection) -> None:
+    con.execute(
+        "CREATE OR REPLACE AGGREGATE top(x FLOAT, least FLOAT := 3) "
+        "STATE (m FLOAT[2] INIT '-inf', some BOOLEAN INIT FALSE) "
+        "LIFT ([CASE WHEN x > least THEN x ELSE '-inf' END, '-inf'], 'true') "
+        "MERGE ([greatest(a.m[1], b.m[1], '-inf'), '-Infinity'], a.some OR b.some) "
+        "FINISH (CASE WHEN m[1] > '-inf' THEN m[1] ELSE 'nan' END)"
+    )
+    cursor = con.execute("SELECT top(val), top(val, 100), top(val, least := 5) FROM w")
+    assert str(cursor.fetchall()) == "[(5.5, nan, 5.5)]"
+    assert [d[1] for d in cursor.description] == ["FLOAT"] * 3
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        (DEFINITIONS[0], 'There is an aggregate "total" already'),
+        ("CREATE MACRO total(x) AS x", 'There is an aggregate "total" already'),
+        ("DROP AGGREGATE none", 'There is no aggregate "none"'),
+        ("DROP FUNCTION none", 'There is no function "none"'),
+        ("DROP AGGREGATE w", '"w" is a tensor, not an aggregate'),
+        ("DROP TENSOR total", '"total" is an aggregate, not a tensor'),
+        ("SELECT * FROM total(w)", "total is an aggregate; FROM needs a table macro"),
+        ("SELECT i FROM w WHERE total(val) > 0", "total() is not allowed in WHERE"),
+    ],
+)
+def test_errors_say_aggregate(con: einsql.Connection, sql: str, reason: str) -> None:
+    with pytest.raises(einsql.ProgrammingError) as refusal:
+        con.execute(sql)
+    assert reason in refusal.value.reason
+    assert "macro " not in refusal.value.reason.replace("table macro", "")

@@ -20,6 +20,7 @@ from einsql.optimizer.rewrite.inline_producers import FUSE_MAPS, INLINE_VIEWS
 from einsql.optimizer.rewrite.key_order import ORDER_KEYS
 from einsql.optimizer.rewrite.mixed_radix_factors import SHOW_DIGITS
 from einsql.optimizer.rewrite.narrow_keys import NARROW_KEYS
+from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
@@ -81,7 +82,7 @@ STAGES: tuple[Stage, ...] = (
         sited=True,
     ),
     # Last, because other rules would undo the views by parts, or split what these view.
-    Stage("parts", (SPLIT_KEYS,), 1, sited=True),
+    Stage("parts", (SPLIT_KEYS, ORDERED_PARTS), 1, sited=True),
     # Without cuts, kernels run faster on views of computed results.
     Stage(
         "show", (SHOW_DIGITS, ORDER_KEYS, HOIST_INVARIANTS, SHARE, CANONICAL_ORDER), 1, alone=True

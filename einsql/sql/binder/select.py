@@ -328,7 +328,7 @@ class SelectBinder:
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         """Refuses an aggregate that `match` has not resolved."""
         raise ProgrammingError(
-            f"{aggregate_name(node).upper()}() is not allowed in {self.clause}",
+            f"{_shown_aggregate(node)}() is not allowed in {self.clause}",
             hint="Aggregates belong into SELECT or HAVING.",
         )
 
@@ -407,6 +407,12 @@ class SelectBinder:
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
         return self.query.macros.scalar(name, args, self)
+
+
+def _shown_aggregate(node: exp.Expr) -> str:
+    """The name of an aggregate in errors: a user's aggregate as the definition spells it."""
+    law = law_of(node)
+    return aggregate_name(node).upper() if law is None else law.name
 
 
 def check_clauses(select: exp.Select) -> None:

@@ -165,7 +165,7 @@ class MacroExpander:
         if macro.is_table:
             raise ProgrammingError(f"{macro.name} is a table macro; call it in FROM")
         if macro.name.lower() in call.meta.get("chain", ()):
-            raise ProgrammingError(f"The macro {macro.name} refers to itself")
+            raise ProgrammingError(f"The {macro.kind} {macro.name} refers to itself")
         self.count(macro, call)
         if (
             macro.law is None
