@@ -135,7 +135,7 @@ def test_texts_have_the_type_of_a_field(con: einsql.Connection) -> None:
     )
     cursor = con.execute("SELECT top(val), top(val, 100), top(val, least := 5) FROM w")
     assert str(cursor.fetchall()) == "[(5.5, nan, 5.5)]"
-    assert [d[1] for d in cursor.description] == ["FLOAT"] * 3
+    assert [d[1] for d in cursor.description or ()] == ["FLOAT"] * 3
 
 
 @pytest.mark.parametrize(

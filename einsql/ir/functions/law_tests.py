@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -24,6 +25,8 @@ Number = float | int | bool
 
 TOLERANCE = 64
 """Units in the last place by which floats may differ."""
+_COUNTED = 2**20
+"""The maximum of combinations of samples that are enumerated; others are drawn one by one."""
 _SEED = 24  # any number; samples are the same in every run
 _EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, np.inf, -np.inf, np.nan)
 
@@ -47,11 +50,16 @@ def samples(dtype: DType) -> list[Number]:
 
 def rows(types: Sequence[DType], most: int = 400) -> list[tuple[Number, ...]]:
     """Sampled arguments: all combinations, or `most` of them."""
-    every = list(product(*map(samples, types)))
-    if len(every) <= most:
-        return every
-    chosen = np.random.default_rng(_SEED).choice(len(every), most, replace=False)
-    return [every[n] for n in sorted(chosen.tolist())]
+    values = [samples(t) for t in types]
+    number = prod(map(len, values))
+    if number <= most:
+        return list(product(*values))
+    random = np.random.default_rng(_SEED)
+    if number > _COUNTED:
+        drawn = zip(*(random.integers(0, len(v), most) for v in values), strict=True)
+        return [tuple(v[n] for v, n in zip(values, row, strict=True)) for row in drawn]
+    chosen = set(random.choice(number, most, replace=False).tolist())
+    return [row for n, row in enumerate(product(*values)) if n in chosen]
 
 
 class LawTest:

@@ -134,7 +134,8 @@ class StateBinder:
                 if fn in SCALARS and SCALARS[fn].opaque:
                     raise NotSupportedError(
                         f"{shown_name(fn)} is a Python function, which kernels cannot merge with",
-                        hint="Write it as an expression of SQL; LIFT and FINISH may call it.",
+                        hint="Write an expression of SQL, or numpy.where in place of if. "
+                        "LIFT and FINISH may call it.",
                     )
         return typed
 
