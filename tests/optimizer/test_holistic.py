@@ -42,7 +42,7 @@ def _replaced(random: Random, o: Output) -> Output:
         return o
     names = ["mode", "quantile_disc"]
     names += ["quantile_cont", "sum_distinct"] if o.dtype is D else []
-    names += ["count_distinct", "sum_distinct"] if o.dtype is I64 else []
+    names += ["count_distinct", "sum_distinct", "high_sum_distinct"] if o.dtype is I64 else []
     name = random.choice(names)
     fraction = (Const(random.choice((0.5, 0.25, 1.0)), D),) if name.startswith("quantile") else ()
     return replace(o, args=(arg, *fraction), reduction=name)
