@@ -107,6 +107,14 @@ class FragmentRunner:
         binder = self.binder(tree, foreign)
         binder.notices = []
         self.tables.outside.clear()
+        names = (t.name for t in sources(tree) if isinstance(t.this, exp.Identifier))
+        table = next(filter(self.ctx.duck.has, names), None)
+        if is_ours and table is not None and self.ctx.target is ExecutionTarget.SITES:
+            return NotSupportedError(
+                f"{table} is a table, which one site reads",
+                hint="SET sites = 1, or CREATE TENSOR … AS SELECT a tensor of it.",
+                position=error.position,
+            )
         try:
             bound = binder.bind_any(tree)
         except NotSupportedError as outside:

@@ -17,8 +17,8 @@ from einsql.ir.partition import OnMesh
 from einsql.planner.queries import query_binder
 from einsql.planner.stored_inputs import stored_input
 from einsql.session.statements.target import taken_by
-from einsql.sql.binder.law_tests import check_laws
 from einsql.sql.binder.state_binder import StateBinder
+from einsql.sql.laws.state_laws import check_laws
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create_headers import head_of
 from einsql.sql.parser.lexical import scan

@@ -9,7 +9,6 @@ BOOL_OR outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field, replace
 from math import inf, prod
 
@@ -34,6 +33,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.grouping import MergeOrder
 from einsql.sql.binder.whole_groups import NAMES as WHOLE_GROUPS
 from einsql.sql.binder.whole_groups import bind_whole_groups
 from einsql.sql.functions.aggregate_functions import OF_MOMENTS, OF_PAIRS
@@ -49,7 +49,7 @@ class Aggregation:
     Attributes:
         grouped: False for a SELECT without GROUP BY, whose only row always exists.
         later: The outputs of the second pass, which reads the results of the first pass.
-        orders: The keys in whose order aggregates merge rows, by the names of the aggregates.
+        order: The keys in whose order aggregates merge rows.
     """
 
     domain: Domain
@@ -58,7 +58,7 @@ class Aggregation:
     float_stays: bool
     outputs: list[Output] = field(default_factory=list)
     later: list[Output] = field(default_factory=list)
-    orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    order: MergeOrder = field(default_factory=MergeOrder)
 
     def bind(self, name: str, args: list[Typed], where: Expr) -> Typed:
         """Binds an aggregate call.
@@ -374,55 +374,12 @@ class Aggregation:
         self.later.append(Output(name, (arg,), arg.dtype, reduction, where))
         return Value(1, name, arg.dtype)
 
-    def order_by(self, name: str, keys: Mapping[str, Typed]) -> None:
-        """Requires that an aggregate merges rows in the order of keys.
-
-        Args:
-            name: The name of the aggregate.
-            keys: The values of the keys, by their names in ORDERED BY.
-
-        Raises:
-            ProgrammingError: A value is no key, or another call has another order.
-        """
-        labels = []
-        for key, typed in keys.items():
-            label = self.domain.ascending(typed.value) if typed.type is DType.BIGINT else None
-            if label is None or typed.valid != TRUE:
-                raise ProgrammingError(
-                    f"{name}() merges rows in the order of {key}, which is no key here",
-                    hint="CREATE TENSOR … AS SELECT with this column as a key DIM(n). "
-                    "For a descending order the key is n - 1 - key.",
-                )
-            labels.append(label)
-        order = tuple(labels)
-        if self.orders.setdefault(name, order) != order:
-            raise ProgrammingError(
-                f"{name}() merges rows in two orders in one SELECT",
-                hint="Aggregate each order in a subquery of its own.",
-            )
-
-    def _order(self) -> tuple[str, ...]:
-        """The keys that order the rows of each group.
-
-        Raises:
-            ProgrammingError: Two aggregates need different orders.
-        """
-        reduced = {n: [x for x in o if x not in self.keys] for n, o in self.orders.items()}
-        name, longest = max(reduced.items(), key=lambda item: len(item[1]), default=("", []))
-        for other, order in reduced.items():
-            if order != longest[: len(order)]:
-                raise ProgrammingError(
-                    f"{name}() and {other}() merge rows in different orders in one SELECT",
-                    hint="Aggregate one of them in a subquery of its own.",
-                )
-        return tuple(longest)
-
     def finish(self) -> list[EinSum]:
         """The first pass and, if an aggregate needs one, the second."""
         outputs = list(self.outputs)
         if self.grouped:
             outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
-        first = self.domain.node(self.keys, outputs, self._order())
+        first = self.domain.node(self.keys, outputs, self.order.labels(self.keys))
         if not self.later:
             return [first]
         again = self.domain.copy()

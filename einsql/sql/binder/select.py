@@ -23,7 +23,7 @@ from einsql.sql.binder.frames import FUNCTIONS, bind_function, frame_of
 from einsql.sql.binder.from_clause import FromBinder, bind_from
 from einsql.sql.binder.grouping import Grouping, check_group, key_label
 from einsql.sql.binder.hints import bind_hint
-from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
+from einsql.sql.binder.items import Item, Lists, expand, find_alias, has_window, keys_of_all
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.user_aggregates import bind_state_call
@@ -111,10 +111,10 @@ class SelectBinder:
             self._group(select)
         if having is not None:
             self._require("HAVING", having.this)
-        columns = []
+        columns, lists = [], Lists()
         for n, item in enumerate(self.items):
             with self._within("SELECT", n):
-                columns.append((item.name, ScalarBinder(self).bind(item.node), item.node))
+                columns.append((item.name, lists.bind(n, item.node, ScalarBinder(self).bind)))
         if qualify is not None:
             if not any(has_window(n) for n in (qualify.this, *(i.node for i in self.items))):
                 raise ProgrammingError(
@@ -123,7 +123,10 @@ class SelectBinder:
                     position=position(qualify),
                 )
             self._require("QUALIFY", qualify.this)
-        return project(self.domain, columns, self.correlated)
+        values = [(name, lists.value(n, self.domain, t)) for n, (name, t) in enumerate(columns)]
+        nodes = [i.node for i in self.items]
+        shown = [(*v, node) for v, node in zip(values, nodes, strict=True)]
+        return project(self.domain, shown, self.correlated)
 
     def _require(self, clause: str, condition: exp.Expr) -> None:
         with self._within(clause, len(self.items)):

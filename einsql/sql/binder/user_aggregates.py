@@ -48,7 +48,8 @@ def bind_state_call(
     args = [bind(a) for a in call.expressions[:count]]
     if law.order:
         keys = [bind(a) for a in call.expressions[count:]]
-        aggregation.order_by(law.name, dict(zip(law.order, keys, strict=True)))
+        ordered = dict(zip(law.order, keys, strict=True))
+        aggregation.order.add(law.name, ordered, aggregation.domain)
     return UserAggregate(aggregation, bound, int(call.args["place"])).bind(args, where)
 
 

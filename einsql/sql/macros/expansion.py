@@ -210,6 +210,8 @@ def _aggregated(law: AggregateLaw, call: exp.Expr, body: exp.Expr) -> tuple[exp.
             f'{law.name}() has one result, without a name, and no "{wanted}"',
             hint=f"Write {law.name}(…) alone.",
         )
+    if isinstance(body, exp.Array):
+        chosen, body = _element(law, chosen, body)
     if outer is not call:
         around = outer.copy()
         (hole,) = (n for n in around.walk() if n == call)
@@ -222,6 +224,37 @@ def _aggregated(law: AggregateLaw, call: exp.Expr, body: exp.Expr) -> tuple[exp.
             else:
                 state.replace(placed)
     return chosen, body
+
+
+def _element(law: AggregateLaw, call: exp.Expr, array: exp.Array) -> tuple[exp.Expr, exp.Expr]:
+    """The element of an array that is read, or the array if UNNEST or GENERATE_SUBSCRIPTS reads it.
+
+    Returns:
+        The syntax node that the expansion replaces, and the expansion.
+
+    Raises:
+        ProgrammingError: The array is read as a number, or it has no such element.
+    """
+    reader, count = call.parent, len(array.expressions)
+    while isinstance(reader, exp.Paren):
+        reader = reader.parent
+    if isinstance(reader, exp.Explode) or is_subscripts(reader):
+        return call, array
+    index = reader.expressions[0] if isinstance(reader, exp.Bracket) else None
+    if not isinstance(index, exp.Literal) or index.is_string or int(index.name) >= count:
+        raise ProgrammingError(
+            f"{law.name}() is a list of {count} numbers, and read as one",
+            hint=f"Read {law.name}(…)[1] to [{count}], or rows by UNNEST({law.name}(…)).",
+        )
+    assert reader is not None
+    element: exp.Expr = array.expressions[int(index.name)]
+    element.pop()
+    return reader, element
+
+
+def is_subscripts(node: exp.Expr | None) -> bool:
+    """True for GENERATE_SUBSCRIPTS(list, 1): the positions of the elements that UNNEST returns."""
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "generate_subscripts"
 
 
 def _roots(select: exp.Select) -> list[exp.Expr]:

@@ -225,6 +225,18 @@ def _indexed(tree: exp.Expr, fields: Sequence[StateField]) -> exp.Expr:
     return tree.transform(element)
 
 
+def _with_elements(tree: exp.Expr, fields: Sequence[StateField]) -> exp.Expr:
+    """An item of FINISH in which a list of its elements replaces an array, as in `v AS four`."""
+    column = tree.unalias()
+    name = column.name.lower() if isinstance(column, exp.Column) and not column.table else None
+    elements = [f.name for f in fields if f.name.partition("[")[0] == name != f.name]
+    if not elements:
+        return tree
+    columns = [exp.column(exp.to_identifier(e, quoted=True)) for e in elements]
+    array = exp.Array(expressions=columns)
+    return exp.alias_(array, tree.args["alias"]) if isinstance(tree, exp.Alias) else array
+
+
 def _check_fields(tree: exp.Expr, fields: Sequence[StateField], tables: Sequence[str]) -> None:
     """Requires that an expression reads fields of known tables only.
 
@@ -321,7 +333,7 @@ def _finish(items: Sequence[exp.Expr], law: AggregateLaw) -> exp.Expr:
     """
     results: list[exp.Expr] = []
     for written in items:
-        tree = _indexed(written, law.fields)
+        tree = _indexed(_with_elements(written, law.fields), law.fields)
         _check_fields(tree, law.fields, ("",))
         read = (law.place(c.name) for c in tree.find_all(exp.Column))
         dtypes = [law.fields[place].dtype for place in read if place is not None]

@@ -21,6 +21,7 @@ from einsql.errors import DataError, ProgrammingError
 from einsql.ir.einsum.evaluation import expression_value, wide
 from einsql.ir.einsum.graph import TRUE, Expr, Label, Value
 from einsql.ir.einsum.states import merged_fields
+from einsql.ir.functions.law_tests import are_equal
 from einsql.sql.binder.context import ColumnsOnly
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.state_binder import NEW_STATE, OLD_STATE, OWN, Law, StateBinder, in_clause
@@ -29,7 +30,7 @@ from einsql.sql.parser.aggregate_law import AggregateLaw
 from einsql.sql.typing.typed_expr import Typed, convert
 
 TOLERANCE = 1e-9
-"""The greatest difference of floats, relative to the greatest value of a field in a test."""
+"""The greatest difference of floats, relative to 1 or the greatest value of a field in a test."""
 _FLOATS = (0.0, 1.0, -1.0, 0.5, -2.5, 3.25, 1000.0, -1000.0, 0.001, 7.0, np.inf, -np.inf)
 _INTEGERS = (0, 1, -1, 2, 5, -7, 12, 100, -100, 3)
 """Arguments of the tested states, each of which occurs."""
@@ -255,13 +256,10 @@ class _Tests:
         Raises:
             ProgrammingError: They differ; the message has the states of the first difference.
         """
-        with np.errstate(all="ignore"):
-            equal = (left == right) | ((left != left) & (right != right))
-            if left.dtype.kind == "f":
-                known = [left, right, *(s[place] for s in shown.values())]
-                scale = np.max([np.where(np.isfinite(k), np.abs(k), 0) for k in known], axis=0)
-                equal |= np.abs(left - right) <= TOLERANCE * np.maximum(scale, 1)
-                equal |= wild & (np.isnan(left) | np.isnan(right))
+        among = [np.ones(left.shape), *(s[place] for s in shown.values())]
+        equal = are_equal(left, right, among, TOLERANCE)
+        if left.dtype.kind == "f":
+            equal |= wild & (np.isnan(left) | np.isnan(right))
         if equal.all():
             return
         at = int(np.flatnonzero(~equal)[0])
