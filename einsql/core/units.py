@@ -161,3 +161,8 @@ def plural(number: int, noun: str, several: str = "") -> str:
         ('1 cell', '2,000 axes')
     """
     return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
+
+
+def with_article(noun: str) -> str:
+    """A noun with its indefinite article: "a macro", "an aggregate"."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -19,7 +19,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.sparse_matrix import Sparse
 from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
-from einsql.ir.einsum.partial_states import merges, with_state
+from einsql.ir.einsum.partial_states import has_holistic, merges, with_state
 
 COPIES = 2
 """Copies of an operand that a kernel makes: converted, and in another order."""
@@ -75,7 +75,7 @@ class Footprint:
         self._fields = sum(f.dtype.numpy.itemsize for f in node.schema.fields)
         self._sums = sum(o.reduction is not None for o in with_state(node).outputs)
         scatters = any(k in self.derived for k in node.keys)
-        self._sorted = 0 if merges(node) else (SCATTERED if scatters else SORTED)
+        self._sorted = (SCATTERED if scatters else SORTED) if has_holistic(node) else 0
 
     @cached_property
     def result(self) -> int:

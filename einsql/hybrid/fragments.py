@@ -101,22 +101,31 @@ class FragmentRunner:
             foreign: Names of WITH that do not refer to tensors.
             error: The error of binding without tables.
         """
-        if not self.has_gradient and not any(self._is_tensor(t) for t in sources(tree)):
+        is_ours = self.has_gradient or calls_aggregate(self.ctx, tree)
+        if not is_ours and not any(self._is_tensor(t) for t in sources(tree)):
             return error
         binder = self.binder(tree, foreign)
         binder.notices = []
         self.tables.outside.clear()
+        names = (t.name for t in sources(tree) if isinstance(t.this, exp.Identifier))
+        table = next(filter(self.ctx.duck.has, names), None)
+        if is_ours and table is not None and self.ctx.target is ExecutionTarget.SITES:
+            return NotSupportedError(
+                f"{table} is a table, which one site reads",
+                hint="SET sites = 1, or CREATE TENSOR … AS SELECT a tensor of it.",
+                position=error.position,
+            )
         try:
             bound = binder.bind_any(tree)
         except NotSupportedError as outside:
             return outside
         except Error as wrong:
             if not self.tables.outside:
-                return wrong if self.has_gradient else error
+                return wrong if is_ours else error
             return self.tables.mismatch(error.position)
         if not isinstance(bound, Relation):
             return error
-        reason = refusal(bound.node, self.has_gradient or bool(binder.backward))
+        reason = refusal(bound.node, is_ours or bool(binder.backward))
         if reason is None:
             return [c.name for c in bound.columns]
         shown = catalog_of(binder).operand_tables
@@ -278,27 +287,41 @@ def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
             raise NotSupportedError(f"{tables} is no operand: {reason}", hint=OF_A_TABLE)
 
 
+def calls_aggregate(ctx: Context, tree: exp.Expr) -> bool:
+    """Returns whether a query may call an aggregate of CREATE AGGREGATE, which DuckDB lacks."""
+    definitions = _definitions(ctx, tree)
+    return any(isinstance(d, Macro) and d.law is not None for d in definitions)
+
+
 def _named(ctx: Context, tree: exp.Expr) -> Named:
     """Returns the names in a query and in the views and macros that it may read."""
-    left: dict[str, list[Definition]] = {}
-    for item in ctx.store.objects.values():
-        if isinstance(item, Definition):
-            left.setdefault(bare_name(item).lower(), []).append(item)
 
     def is_tensor(name: str) -> bool:
         return ctx.store.get(name) is not None or ctx.array_named(name) is not None
 
-    trees = [tree]
-    for read in trees:  # the loop appends to it
-        names = {i.name.lower() for i in read.find_all(exp.Identifier, exp.Anonymous)}
-        bodies = [_body(d) for name in names & left.keys() for d in left.pop(name)]
-        trees += [body for body in bodies if isinstance(body, exp.Expr)]
+    bodies = map(_body, _definitions(ctx, tree))
+    trees = [tree, *(body for body in bodies if isinstance(body, exp.Expr))]
     return Named(*names_in(trees, is_tensor))
 
 
-def _body(item: Definition) -> object:
-    tree = item.body.tree
-    return tree.body if isinstance(tree, Macro) else tree
+def _definitions(ctx: Context, tree: exp.Expr) -> list[object]:
+    """Returns the views and macros that a query may read, in the form of `Body.tree`."""
+    left: dict[str, list[Definition]] = {}
+    for item in ctx.store.objects.values():
+        if isinstance(item, Definition):
+            left.setdefault(bare_name(item).lower(), []).append(item)
+    definitions: list[object] = []
+    trees = [tree]
+    for read in trees:  # the loop appends to it
+        names = {i.name.lower() for i in read.find_all(exp.Identifier, exp.Anonymous)}
+        read_here = [d.body.tree for name in names & left.keys() for d in left.pop(name)]
+        definitions += read_here
+        trees += [body for body in map(_body, read_here) if isinstance(body, exp.Expr)]
+    return definitions
+
+
+def _body(definition: object) -> object:
+    return definition.body if isinstance(definition, Macro) else definition
 
 
 def _filled(result: Result) -> Fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import field
 from functools import partial
@@ -17,7 +17,7 @@ from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
-from einsql.hybrid.fragments import FragmentRunner
+from einsql.hybrid.fragments import FragmentRunner, calls_aggregate
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.registered_functions import register
 from einsql.hybrid.split.core import split_block
@@ -29,6 +29,7 @@ from einsql.planner.queries import query_binder
 from einsql.sql.functions.hints import function_hint
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.macros.macros import Macro
 from einsql.sql.macros.substitution import expand
 from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.query_binder import QueryBinder
@@ -38,7 +39,7 @@ from einsql.storage.duckdb.operands import Tables
 from einsql.storage.duckdb.streams import no_rows
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.files import READABLE, suffix_of
-from einsql.storage.objects import Damaged, Definition, damage_error
+from einsql.storage.objects import Damaged, Definition, damage_error, macro_key
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -159,12 +160,13 @@ def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
     has_gradient = _GRADIENT.search(sql) is not None
     runner = FragmentRunner(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
     parts = Parts(
-        bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts.refused, runner),
+        bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts, runner),
         kind=lambda name: _kind(ctx, name),
         is_macro=lambda name: _is_macro(ctx, name),
         is_file=lambda name: is_tensor_file(ctx, name),
         is_ours=lambda prefix, name: is_ours(ctx, prefix, name),
         aggregates=lambda: ctx.duck.aggregates,
+        is_aggregate=lambda name: _is_aggregate(ctx, name),
         split_block=split_block,
         expand=partial(_expanded, query_binder(ctx)),
     )
@@ -198,17 +200,21 @@ def _bind(
     ctx: Context,
     tree: exp.Expr,
     foreign: frozenset[str],
-    refused: Mapping[str, Error],
+    parts: Parts,
     runner: FragmentRunner,
 ) -> list[str] | Error:
     binder = query_binder(ctx)
-    binder.foreign, binder.refused, binder.notices = foreign, refused, []
+    binder.foreign, binder.refused, binder.notices = foreign, parts.refused, []
+    columns_or_error: list[str] | Error
     try:
         return [c.name for c in binder.bind_any(tree).columns]
     except UnknownHere as error:
-        return runner.with_tables(tree, foreign, error)
+        columns_or_error = runner.with_tables(tree, foreign, error)
     except Error as error:
-        return error
+        columns_or_error = error
+    if isinstance(columns_or_error, Error) and calls_aggregate(ctx, tree):
+        parts.aggregating.append(columns_or_error)
+    return columns_or_error
 
 
 def _kind(ctx: Context, name: str) -> str | None:
@@ -225,6 +231,12 @@ def _kind(ctx: Context, name: str) -> str | None:
 def _is_macro(ctx: Context, name: str) -> bool:
     known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
     return known or query_binder(ctx).catalog.macro(name) is not None
+
+
+def _is_aggregate(ctx: Context, name: str) -> bool:
+    existing = ctx.store.get(macro_key(name))
+    body = existing.body.tree if isinstance(existing, Definition) else None
+    return isinstance(body, Macro) and body.law is not None
 
 
 def is_tensor_file(ctx: Context, name: str) -> bool:

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from einsql.core.big_stack import require_room
 from einsql.core.quoting import in_quotes
-from einsql.errors import Error, NotSupportedError
+from einsql.errors import OF_A_TABLE, Error, NotSupportedError
 from einsql.hybrid.split.edits import Edited
 from einsql.hybrid.split.prelude import ERF, PRELUDE, called
 from einsql.hybrid.split.split import Parts, Splitter
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 Defined = tuple[str, str, str]
 """The kind to DROP, the name, and the text after CREATE VIEW or MACRO."""
+_IN_NUMBERS = (
+    "Aggregate a tensor, or a table of numbers: CREATE TEMP TABLE t AS SELECT "
+    "DENSE_RANK() OVER (ORDER BY name) AS g, CAST(x AS DOUBLE) AS x FROM …."
+)
+"""The hint of errors about an aggregate of CREATE AGGREGATE that DuckDB would have to run."""
 
 
 def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined], tuple[str, ...]]:
@@ -89,6 +94,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
             raise damage_error(existing)
         if isinstance(existing, Definition):
             definition = read(existing)
+            _refuse_aggregate(definition.body.tree, parts)
             _refuse_tables(definition.body.tree, text)
             body = within(lambda: _macro(definition, parts))
         elif low in PRELUDE:
@@ -138,28 +144,32 @@ def _macro(definition: Definition, parts: Parts) -> str:
     ).text
 
 
-def _refuse_tables(body: object, text: Edited) -> None:
-    """Refuses a user's aggregate, and a macro with a table parameter.
+def _refuse_aggregate(body: object, parts: Parts) -> None:
+    """Refuses a user's aggregate, whose law DuckDB does not run, with the reason of einsql."""
+    if not isinstance(body, Macro) or body.law is None:
+        return
+    reason, hint, at = "", _IN_NUMBERS, None
+    if parts.aggregating:
+        error = parts.aggregating[-1]
+        reason, at = f"{error.reason}, and ", error.position
+        hint = error.hint if error.hint and error.hint != OF_A_TABLE else _IN_NUMBERS
+    raise NotSupportedError(
+        f"{reason}DuckDB cannot run {body.name}(), an aggregate of CREATE AGGREGATE",
+        hint=hint,
+        position=at,
+    )
 
-    DuckDB takes arguments as values, and does not run the law of an aggregate.
-    """
-    if not isinstance(body, Macro):
+
+def _refuse_tables(body: object, text: Edited) -> None:
+    """Refuses a macro with a table parameter, because DuckDB takes arguments as values."""
+    if not isinstance(body, Macro) or not body.table_parameters:
         return
     named = body.table_parameters
     at = re.search(rf"\b{re.escape(body.name)}\s*\(", text.text, re.IGNORECASE)
-    if body.law is not None:
-        raise NotSupportedError(
-            f"{body.name}() is an aggregate of CREATE AGGREGATE, "
-            "which DuckDB cannot run in its part of the query",
-            hint="Aggregate tensors in a subquery of its own, and do the rest around it. "
-            "A misspelt function or result beside it also makes DuckDB run the query.",
-            position=None if at is None else text.origin(at.start()),
-        )
-    if named:
-        raise NotSupportedError(
-            f"{body.name}() reads its parameter {named[0]} as a table, "
-            "which it cannot in what DuckDB runs",
-            hint="Make it a table macro (AS TABLE) and call it in FROM, or make the table a "
-            "tensor: CREATE TENSOR … AS SELECT.",
-            position=None if at is None else text.origin(at.start()),
-        )
+    raise NotSupportedError(
+        f"{body.name}() reads its parameter {named[0]} as a table, "
+        "which it cannot in what DuckDB runs",
+        hint="Make it a table macro (AS TABLE) and call it in FROM, or make the table a "
+        "tensor: CREATE TENSOR … AS SELECT.",
+        position=None if at is None else text.origin(at.start()),
+    )

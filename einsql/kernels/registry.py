@@ -15,7 +15,7 @@ from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import always, beside
 from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
-from einsql.ir.einsum.partial_states import is_holistic, merges
+from einsql.ir.einsum.partial_states import has_holistic, is_holistic
 from einsql.ir.einsum.reasons import Reason
 from einsql.ir.einsum.states import has_states, point_merges, state_name
 from einsql.ir.functions import REDUCTIONS
@@ -215,7 +215,7 @@ def _compile_opaque(node: EinSum, functions: Sequence[str]) -> CompiledNode[Runn
 def _chosen(node: EinSum, jit: str) -> CompiledNode[Runner]:
     if any(map(beside, node.outputs)):
         return rare_extremes.compile_rare_extremes(node, lambda part: compile_node(part, jit))
-    if not merges(node):
+    if has_holistic(node):
         return _sorted(node, jit)
     within_limits = _ranged(node, jit)
     if within_limits is not None:

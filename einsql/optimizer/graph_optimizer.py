@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from einsql.errors import InterfaceError, suggest
-from einsql.ir.einsum.graph import EinSum, Node
+from einsql.ir.einsum.graph import EinSum, Node, Roots, walk
+from einsql.ir.einsum.states import has_order
+from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS, hinted_orders
 from einsql.optimizer.rewrite.pipeline import GROUP_NODES, RULES, run_stages
-from einsql.optimizer.rewrite.rules import Optimized, Step
+from einsql.optimizer.rewrite.rules import Optimized, Rule, Step
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS, hinted
 from einsql.optimizer.rewrite.verify import verify
 
@@ -48,13 +50,33 @@ def with_split_keys(optimized: Optimized, parts: Mapping[int, int]) -> Optimized
     Raises:
         InternalError: The rule left a malformed graph behind.
     """
-    old, start = hinted(optimized.roots, parts), perf_counter()
-    new, fired = SPLIT_KEYS.apply(old, {})
+    return _with_rule(optimized, SPLIT_KEYS, hinted(optimized.roots, parts))
+
+
+def with_ordered_parts(optimized: Optimized, sites: int) -> Optimized:
+    """Reduces states that are merged in order in as many parts as there are sites.
+
+    Args:
+        optimized: The graph and its trace.
+        sites: The number of sites; states of as many groups are reduced group by group.
+
+    Raises:
+        InternalError: The rule left a malformed graph behind.
+    """
+    if not any(isinstance(n, EinSum) and has_order(n) for n in walk(*optimized.roots)):
+        return optimized
+    return _with_rule(optimized, ORDERED_PARTS, hinted_orders(optimized.roots, sites))
+
+
+def _with_rule(optimized: Optimized, rule: Rule, old: Roots) -> Optimized:
+    """Applies a rule to a graph with hints, and adds the step to the trace."""
+    start = perf_counter()
+    new, fired = rule.apply(old, {})
     verified: dict[int, EinSum] = {}
     for rewritten, root in zip(new, old, strict=True):
         verify(rewritten, root.schema, verified, drops_flags=False)
-    step = Step(SPLIT_KEYS, fired, perf_counter() - start, old, new)
-    return Optimized(new, (*optimized.trace, step))
+    step = Step(rule, fired, perf_counter() - start, old, new)
+    return Optimized(new, (*optimized.trace, step) if fired else optimized.trace)
 
 
 def check_rules(disabled: frozenset[str], until: str | None = None) -> None:

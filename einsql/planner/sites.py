@@ -20,9 +20,11 @@ from einsql.engine.tiered_sites import TieredSites
 from einsql.ir.einsum.graph import EinSum, Roots, walk
 from einsql.ir.spmd.program import Program as Placed
 from einsql.optimizer.decomposition import Floats, Objective, Seconds, SentBytes, decompose
+from einsql.optimizer.graph_optimizer import with_ordered_parts
 from einsql.optimizer.placement.ring_order import as_cells
 from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
 from einsql.optimizer.rewrite.order_search import Orders
+from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS
 from einsql.optimizer.rewrite.pipeline import reordered
 from einsql.optimizer.rewrite.rules import Optimized
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites
@@ -214,6 +216,8 @@ def on_sites(
     """
     objective, again = objective_of(settings), partial(sited, settings=settings)
     in_order = partial(ordered, settings=settings)
+    if ORDERED_PARTS.name not in settings.disabled_rules:
+        optimized = with_ordered_parts(optimized, settings.sites)
     graph, plan = planned(optimized, settings, objective, in_order, again)
     return OnSites(graph, plan, _program(plan.program, settings, cluster, note))
 

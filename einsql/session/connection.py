@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
@@ -37,13 +37,14 @@ if TYPE_CHECKING:
     from einsql.explain.explanation import Explanation
     from einsql.hybrid import duckdb_statements
     from einsql.planner import plan_files
-    from einsql.session import create_function, einsum_call
+    from einsql.session import create_aggregate, create_function, einsum_call
     from einsql.storage.database.memory import Database
     from einsql.storage.duckdb.connection import Duck
 else:  # imported for variables in FROM, `einsum`, plan files, and sessions on ranks
     windows = LazyModule("einsql.engine.ranks.windows")
     duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
     plan_files = LazyModule("einsql.planner.plan_files")
+    create_aggregate = LazyModule("einsql.session.create_aggregate")
     create_function = LazyModule("einsql.session.create_function")
     einsum_call = LazyModule("einsql.session.einsum_call")
     _options = LazyModule("einsql.explain.options")
@@ -202,6 +203,49 @@ class Connection(Lifetime):
         """
         self.check_open()
         create_function.remove_function(self.context, self.execute, name)
+
+    def create_aggregate(
+        self, name: str, *, state: Mapping[str, Any], lift: Any, merge: Any, finish: Any,
+        rescale: Any = None, parameters: Any = None, ordered_by: str | Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Creates an aggregate of this connection, as CREATE TEMP AGGREGATE.
+
+        A clause is the text of its expressions, a sequence with one text for each field, a
+        dictionary of texts by field, or a Python function. A function of MERGE or RESCALE has to be
+        one that can be recorded, as by `create_function`; one of LIFT or FINISH may be any.
+
+        Args:
+            name: The name in SQL.
+            state: For each field its type and its value without rows, as in
+                `{"m": ("DOUBLE", "-inf"), "n": ("BIGINT", 0), "v": ("FLOAT[4]", 0)}`.
+            lift: The fields of a row. A function gets the arguments of the aggregate, and returns
+                a tuple of the fields or a dictionary.
+            merge: The fields merged of two states. A function gets both as named tuples.
+            finish: The result. A function gets the state; a dictionary has several results.
+            rescale: A dictionary of fields that depend on other fields, with a text or a function
+                of the field's value, the old and the new state.
+            parameters: The types of the parameters by name, or a list of types for a function in
+                `lift`; by default its annotations, and DOUBLE without.
+            ordered_by: The keys in whose order rows are merged if `merge` is not commutative.
+
+        Raises:
+            InterfaceError: An argument has the wrong form.
+            ProgrammingError: The name is taken, or a law of the aggregate does not hold.
+        """
+        self.check_open()
+        clauses = create_aggregate.Clauses(
+            state, lift, merge, finish, rescale, parameters, ordered_by
+        )
+        create_aggregate.create_aggregate(self.context, self.execute, name, clauses)
+
+    def remove_aggregate(self, name: str) -> None:
+        """Removes an aggregate that `create_aggregate` has created.
+
+        Raises:
+            ProgrammingError: There is no such aggregate.
+        """
+        self.check_open()
+        create_aggregate.remove_aggregate(self.context, self.execute, name)
 
     def explain(
         self, sql: str, *, analyze: bool = False, verbose: bool = False, simulate: bool = False,

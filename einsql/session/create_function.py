@@ -26,7 +26,7 @@ from einsql.ir.functions.python_functions import (
     unique_name,
 )
 from einsql.session.function_operations import derivative_of, prepared
-from einsql.sql.parser.definitions import TYPE_NAMES
+from einsql.sql.parser.parameter_lists import TYPE_NAMES
 from einsql.sql.parser.parser import parse
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.error_boundary import boundary
@@ -95,7 +95,7 @@ def create_function(
             f"{name} has no parameters", hint=f"CREATE FUNCTION {name}() AS … is a constant."
         )
     function = _function(name, fn, texts, options)
-    parameters = _parameter_names(fn, len(texts) - 1)
+    parameters = parameter_names(fn, len(texts) - 1)
     _refuse_name(name, parameters, texts)
     if not function.refusal:
         is_traced = options.trace and options.derivative is None
@@ -167,10 +167,15 @@ def _type_texts(name: str, fn: Callable[..., Any], given: object, result: object
             f"{name} needs the types of its parameters and of its result",
             hint=f"create_function('{name}', fn, ['DOUBLE'], 'DOUBLE'), or annotate it.",
         )
-    return [_type_text(t) for t in every]
+    return [type_text(t) for t in every]
 
 
-def _type_text(given: object) -> str:
+def type_text(given: object) -> str:
+    """The text in SQL of a type: one of Python, of NumPy, of einsql, or a text.
+
+    Raises:
+        InterfaceError: There is no such type.
+    """
     if isinstance(given, DType):
         return given.value
     if isinstance(given, type) and given in _OF_PYTHON:
@@ -190,9 +195,15 @@ def _signature(fn: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """The names of the function's parameters in SQL; x1, x2, … if it has no suitable ones."""
+def parameter_names(fn: Callable[..., Any], count: int | None) -> list[str]:
+    """The names of a function's parameters in SQL; x1, x2, … if it has no suitable ones.
+
+    Args:
+        fn: The function.
+        count: The number of parameters; None for all.
+    """
     names = _signature(fn)[:count]
+    count = len(names) if count is None else count
     plain = all(n.isascii() and n.isidentifier() and not keyword.iskeyword(n) for n in names)
     if len(names) == count and plain and len({n.lower() for n in names}) == count:
         try:

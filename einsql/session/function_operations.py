@@ -89,6 +89,17 @@ def _is_integer_power(expr: Expr) -> bool:
     return base.dtype.is_integer
 
 
+def type_of_recorded(
+    fn: Callable[..., Any], arguments: Sequence[DType], shown: str
+) -> DType | None:
+    """The type of the expression that a function records; None if it cannot be recorded."""
+    try:
+        traced = trace(recording(fn), _placeholders(arguments), {}, shown)
+        return recorded(traced, shown).dtype
+    except Exception:  # the function may do anything with a value that is no number
+        return None
+
+
 _SAMPLES = 64  # samples on which a recorded function is compared, a millisecond
 
 

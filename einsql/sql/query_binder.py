@@ -234,7 +234,7 @@ class QueryBinder:
         """
         if not isinstance(call, exp.Anonymous):
             raise unsupported(f"The table function {call.sql_name()}", call)
-        name = str(call.this)
+        name = call.name
         match name.lower():
             case "einsum":
                 return einsum_call.bind_einsum(self, call)
@@ -293,7 +293,8 @@ class QueryBinder:
             return None
         with positioned(at):
             if not macro.is_table:
-                raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
+                kind = "an aggregate" if macro.law is not None else "a scalar macro"
+                raise ProgrammingError(f"{name} is {kind}; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
             self.macros.count(macro, at)
             body = self.macros.body(macro, at)

@@ -45,7 +45,7 @@ def _replaced(draw: st.DrawFn, node: EinSum, o: Output) -> Output:
     (arg, *more), dtype = o.args, o.args[0].dtype
     names = ["mode", "quantile_disc", "count_distinct"]
     names += ["quantile_cont", "sum_distinct"] if dtype is D else []
-    names += ["sum_distinct"] if dtype is I64 else []
+    names += ["sum_distinct", "high_sum_distinct", "low_sum_distinct"] if dtype is I64 else []
     names += ["nth_min", "nth_max"]
     name = draw(st.sampled_from(names))
     if o.reduction is None or more or is_flag(o.name) or draw(st.integers(0, 4)) == 0:

@@ -42,7 +42,7 @@ def _replaced(random: Random, node: EinSum, o: Output) -> Output:
         return o
     names = ["mode", "quantile_disc"]
     names += ["quantile_cont", "sum_distinct"] if o.dtype is D else []
-    names += ["count_distinct", "sum_distinct"] if o.dtype is I64 else []
+    names += ["count_distinct", "sum_distinct", "high_sum_distinct"] if o.dtype is I64 else []
     name = random.choice([*names, "nth_min", "nth_max"])
     if name.startswith("nth"):
         keys = [k for k in node.keys if node.axis(k).lo >= 0]

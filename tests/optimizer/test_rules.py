@@ -32,7 +32,9 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.einsum.printer import format_graph
+from einsql.ir.einsum.states import EARLIER, LATER, State, StateField, define
 from einsql.optimizer import RULES, STAGES, Optimized, Rule, optimize
+from einsql.optimizer.rewrite.rules import rebuild
 from einsql.optimizer.rewrite.verify import verify
 from tests.kernels.laws import WITNESS
 from tests.optimizer.graphs import (
@@ -53,6 +55,18 @@ PRESENCE = Output(PRESENT, (TRUE,), B, "bool_or")
 
 def val(n: int, dtype: DType = D) -> Value:
     return Value(n, "val", dtype)
+
+
+_SIDES = (Value(EARLIER, "v", D), Value(LATER, "v", D))
+(LAST,) = define(
+    State(
+        "last",
+        (StateField("v", D, float("nan")),),
+        (Call("if", (call("isnan", B, _SIDES[1]), *_SIDES), D),),
+        ordered=True,
+    )
+)
+"""The reduction to the last value that is not NaN, in the order of the axes."""
 
 
 def einsum(
@@ -227,6 +241,11 @@ def ringing() -> EinSum:
     return weighting(Ring(3))
 
 
+def ordering() -> EinSum:
+    """The last values of rows, of which a hint asks for parts."""
+    return replace(einsum("ij->i", X, reduction=LAST), hint=(("j", 3),))
+
+
 def turning() -> EinSum:
     """A map whose result has the operand's keys in the other order."""
     more = call("add", D, val(0), Const(1.0, D))
@@ -287,6 +306,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "split-labels": splitting,
     "split-keys": weighting,
     "ring-keys": ringing,
+    "ordered-parts": ordering,
     "show-digits": showing,
     "order-keys": turning,
 }
@@ -340,6 +360,35 @@ def test_each_rule_alone_keeps_the_meaning(rule: Rule) -> None:
         check(graph, seed, disabled=frozenset(NAMES) - {rule.name})
 
 
+def in_order(root: EinSum) -> EinSum:
+    """The graph with last positive values in place of sums and extremes."""
+
+    def ordered(o: Output) -> Output:
+        if o.reduction not in ("sum", "min", "max") or {o.dtype, o.args[0].dtype} != {D}:
+            return o
+        positive = Call("lt", (Const(0.0, D), o.args[0]), B)
+        return replace(o, reduction=LAST, where=conj(o.where, positive))
+
+    def visit(_: EinSum, node: EinSum) -> EinSum:
+        return replace(node, outputs=tuple(map(ordered, node.outputs)))
+
+    ((new,), _) = rebuild((root,), visit)
+    assert isinstance(new, EinSum)
+    return new
+
+
+def test_states_stay_in_the_order_of_the_axes() -> None:
+    for seed in range(150):
+        check(in_order(random_join(seed) if seed % 3 == 0 else random_graph(seed)), seed)
+    turned = einsum("ij->", X, reduction="sum")
+    equal = einsum("ik,kj->", X, Y, value=val(1), reduction="sum")
+    equal = replace(equal, guard=equals(Label("i"), Label("j")))
+    for graph in (turned, equal):
+        for seed in range(10):
+            check(in_order(graph), seed)
+            check(in_order(replace(graph, axes=graph.axes[::-1])), seed)
+
+
 @settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_joins_keep_their_meaning_in_every_order(seed: int) -> None:
@@ -363,6 +412,7 @@ def test_rules_fire_on_random_graphs() -> None:
         weighting,
         selecting,
         ringing,
+        ordering,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)

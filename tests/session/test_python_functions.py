@@ -412,3 +412,17 @@ def test_powers_of_integers_are_exact() -> None:
             (0, 94906267**2),
             (1, 3037000499**2),
         ]
+
+
+def test_a_function_of_many_parameters(con: einsql.Connection) -> None:
+    """Samples of 9 arguments are drawn, not enumerated."""
+
+    con.create_function(
+        "mixed",
+        lambda a, b, c, d, e, f, g, h, i: a * b - c * d + max(e, f) + g * h - i,
+        ["DOUBLE"] * 6 + ["BIGINT"] * 3,
+        "DOUBLE",
+    )
+    call = "mixed(val, 2, val, 3, val, 0, i, 2, i)"
+    rows = con.execute(f"SELECT {call}, val FROM x WHERE i = 0").fetchall()
+    assert [got for got, _ in rows] == [max(v, 0) - v for _, v in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,20 @@ def test_no_gradient(con: einsql.Connection) -> None:
             con.execute(
                 f"WITH loss AS (SELECT {call} AS val FROM a) SELECT * FROM GRADIENT(loss, a)"
             )
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_means_of_distinct_integers_whose_sum_exceeds_bigint(sites: int) -> None:
+    values = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, (4, 9), np.int64)
+    values[:2] = 2**63 - 1 - np.abs(values[:2] % 7)
+    values[3] = -(2**63)
+    with einsql.connect(config={"sites": sites}) as con:
+        con.register("wide", values, dims=("i", "j"))
+        con.execute("CREATE TABLE rows AS SELECT i, val FROM wide")
+        sql = "SELECT i, AVG(DISTINCT val) FROM {} GROUP BY i ORDER BY i"
+        got = con.execute(sql.format("wide")).fetchall()
+        assert got == con.execute(sql.format("rows")).fetchall()
+        assert got == [
+            (i, float(Fraction(sum(map(int, set(row))), len(set(row)))))
+            for i, row in enumerate(values)
+        ]

@@ -262,20 +262,31 @@ class Core:
         return keys
 
     def _calls(self, part: Range) -> Iterator[Range]:
-        """Yields calls of aggregates, with FILTER, that are not window functions."""
+        """Yields calls of aggregates, with FILTER and fields, that are not window functions."""
         structure = self.splitter.structure
         at = part.first
         while at < part.last:
             close = structure.closes.get(at + 1)
-            if close is None or structure.word(at) not in _NAMES:
+            if close is None or not self._is_aggregate(at):
                 at += 1
                 continue
             end = structure.call_end(close)
+            if structure.word(end) == ".":  # the field of a result
+                end += 2
+                if structure.word(end) == "FILTER":
+                    end = structure.closes[end + 1] + 1
             if structure.word(end) == "OVER":
                 at += 2
                 continue
             yield Range(at, end)
             at = end
+
+    def _is_aggregate(self, at: int) -> bool:
+        """Returns whether a token is the name of an aggregate, of CREATE AGGREGATE included."""
+        structure = self.splitter.structure
+        return structure.word(at) in _NAMES or self.splitter.parts.is_aggregate(
+            structure.tokens[at].text
+        )
 
 
 def _is_starred(node: exp.Expr) -> bool:

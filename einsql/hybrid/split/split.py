@@ -69,6 +69,8 @@ class Parts:
     """Returns whether a name qualified by database or schema is a tensor or a view."""
     aggregates: Callable[[], frozenset[str]]
     """Returns the names of DuckDB's aggregates, in lower case."""
+    is_aggregate: Callable[[str], bool]
+    """Returns whether a name is an aggregate of CREATE AGGREGATE."""
     split_block: Callable[[Splitter, Block, dict[str, Range], Scope, exp.Select], bool]
     """Splits a SELECT; see `core.split_block`."""
     expand: Callable[[exp.Anonymous], str | None]
@@ -80,6 +82,8 @@ class Parts:
     wrong: list[Error] = field(default_factory=list)
     refused: dict[str, Error] = field(default_factory=dict)
     """The binder's errors for names of WITH, by the lower-case name."""
+    aggregating: list[Error] = field(default_factory=list)
+    """The binder's errors for queries with aggregates of CREATE AGGREGATE."""
 
     @property
     def next_name(self) -> str:

@@ -14,7 +14,7 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.conditional_outputs import always
 from einsql.ir.einsum.graph import TRUE, EinSum, Output
-from einsql.ir.einsum.states import define, merged_fields, state_of
+from einsql.ir.einsum.states import define, has_order, merged_fields, state_of
 from einsql.ir.functions import REDUCTIONS, SCALARS, less
 
 State = tuple[np.ndarray, ...]
@@ -25,9 +25,17 @@ def is_holistic(o: Output) -> bool:
     return o.reduction is not None and REDUCTIONS[o.reduction].holistic is not None
 
 
+def has_holistic(node: EinSum) -> bool:
+    """True if an output is a holistic reduction."""
+    return any(map(is_holistic, node.outputs))
+
+
 def merges(node: EinSum) -> bool:
-    """True if the results of parts of the reduced labels can be merged, for every output."""
-    return not any(map(is_holistic, node.outputs))
+    """True if the results of parts of the reduced labels can be merged, for every output.
+
+    States that are merged in the order of keys are not: sites complete parts in any order.
+    """
+    return not has_holistic(node) and not has_order(node)
 
 
 def best_of(name: str) -> str:

@@ -21,6 +21,7 @@ from einsql.ir.einsum.graph import (
     subexpressions,
     walk,
 )
+from einsql.ir.einsum.states import has_order
 from einsql.ir.functions.python_functions import function_name, shown_name
 
 _INFIX = {
@@ -85,7 +86,8 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
         lines.append(f"  from    {', '.join(operands)}")
     over = [f"{r}:{_bounds(axes[r].lo, axes[r].hi)}" for r in node.reduced]
     if over:
-        lines.append(f"  over    {', '.join(over)}")
+        merged_in_order = ", in this order" if len(over) > 1 and has_order(node) else ""
+        lines.append(f"  over    {', '.join(over)}{merged_in_order}")
     lines += [
         f"  let     {a.label} = {format_expr(a.define, names)}{_ranges(a.define, names)}"
         for a in node.axes

@@ -8,6 +8,7 @@ compute the same for many groups at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -79,7 +80,28 @@ def sum_distinct(values: np.ndarray) -> Any:
     Raises:
         DataError: A sum of integers does not fit BIGINT.
     """
-    terms = values[_starts(values)]
+    return _sum(values[_starts(values)])
+
+
+def high_sum_distinct(values: np.ndarray) -> Any:
+    """The sum of x // 2^32 of the different integers x."""
+    return _sum(HALVES["high_sum_distinct"](values[_starts(values)]))
+
+
+def low_sum_distinct(values: np.ndarray) -> Any:
+    """The sum of x mod 2^32 of the different integers x."""
+    return _sum(HALVES["low_sum_distinct"](values[_starts(values)]))
+
+
+HALVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "sum_distinct": lambda x: x,
+    "high_sum_distinct": lambda x: x >> 32,
+    "low_sum_distinct": lambda x: x & 0xFFFFFFFF,
+}
+"""The terms of sums of different values; the sum of all integers may exceed BIGINT."""
+
+
+def _sum(terms: np.ndarray) -> Any:
     if terms.dtype.kind == "f":
         return terms.sum()
     total = sum(map(int, terms))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -24,6 +25,8 @@ Number = float | int | bool
 
 TOLERANCE = 64
 """Units in the last place by which floats may differ."""
+_COUNTED = 2**20
+"""The maximum of combinations of samples that are enumerated; others are drawn one by one."""
 _SEED = 24  # any number; samples are the same in every run
 _EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, np.inf, -np.inf, np.nan)
 
@@ -47,11 +50,36 @@ def samples(dtype: DType) -> list[Number]:
 
 def rows(types: Sequence[DType], most: int = 400) -> list[tuple[Number, ...]]:
     """Sampled arguments: all combinations, or `most` of them."""
-    every = list(product(*map(samples, types)))
-    if len(every) <= most:
-        return every
-    chosen = np.random.default_rng(_SEED).choice(len(every), most, replace=False)
-    return [every[n] for n in sorted(chosen.tolist())]
+    values = [samples(t) for t in types]
+    number = prod(map(len, values))
+    if number <= most:
+        return list(product(*values))
+    random = np.random.default_rng(_SEED)
+    if number > _COUNTED:
+        drawn = zip(*(random.integers(0, len(v), most) for v in values), strict=True)
+        return [tuple(v[n] for v, n in zip(values, row, strict=True)) for row in drawn]
+    chosen = set(random.choice(number, most, replace=False).tolist())
+    return [row for n, row in enumerate(product(*values)) if n in chosen]
+
+
+def are_equal(
+    left: np.ndarray, right: np.ndarray, among: Sequence[np.ndarray], tolerance: float
+) -> np.ndarray:
+    """Where two sides of a law are equal: integers exactly, floats within a tolerance.
+
+    Args:
+        left: The values of one side.
+        right: The values of the other side.
+        among: The other values involved, arrays of the same shape.
+        tolerance: The greatest difference of floats, relative to the greatest finite value.
+    """
+    equal = np.asarray((left == right) | ((left != left) & (right != right)))
+    if left.dtype.kind != "f":
+        return equal
+    with np.errstate(all="ignore"):
+        sizes = [np.where(np.isfinite(x), np.abs(x), 0) for x in (left, right, *among)]
+        close = np.abs(left - right) <= tolerance * np.max(sizes, axis=0)
+    return np.asarray(equal | (np.isfinite(left) & np.isfinite(right) & close))
 
 
 class LawTest:
@@ -197,13 +225,11 @@ class LawTest:
     def _same(self, a: Number | None, b: Number | None, among: Sequence[Number]) -> bool:
         if a is None or b is None:
             return a is b
-        if a == b or (a != a and b != b):
-            return True
-        if not self.result.is_float or not (np.isfinite(a) and np.isfinite(b)):
-            return False
+        if a == b or not self.result.is_float:
+            return a == b
         eps = 2.0**-7 if self.result is DType.BFLOAT16 else np.finfo(self.result.numpy).eps
-        size = max(abs(float(x)) for x in (a, b, *among) if np.isfinite(x))
-        return bool(abs(a - b) <= TOLERANCE * float(eps) * size)
+        left, right, *others = (np.array([float(x)]) for x in (a, b, *among))
+        return bool(are_equal(left, right, others, TOLERANCE * float(eps))[0])
 
     def _shown(self, arguments: Sequence[Number], value: Number | None) -> str:
         call = f"{self.name}({', '.join(map(str, arguments))})"

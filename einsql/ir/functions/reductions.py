@@ -12,6 +12,8 @@ from einsql.core.schema import DType
 from einsql.ir.functions.derivatives import PointDerivative, of_extreme, of_product, of_sum
 from einsql.ir.functions.holistic import (
     count_distinct,
+    high_sum_distinct,
+    low_sum_distinct,
     mode,
     nth_max,
     nth_min,
@@ -159,6 +161,10 @@ REDUCTIONS: dict[str, Reduction] = {
         Reduction("mode", lambda t: 0, holistic=mode, derivative=_ORDER),
         Reduction("count_distinct", lambda t: 0, holistic=count_distinct, derivative=_DISTINCT),
         Reduction("sum_distinct", lambda t: 0, holistic=sum_distinct, derivative=_DISTINCT),
+        Reduction(
+            "high_sum_distinct", lambda t: 0, holistic=high_sum_distinct, derivative=_DISTINCT
+        ),
+        Reduction("low_sum_distinct", lambda t: 0, holistic=low_sum_distinct, derivative=_DISTINCT),
     )
 }
 """Base reductions, to which the binder reduces AVG, VARIANCE, COUNT and LOGSUMEXP.

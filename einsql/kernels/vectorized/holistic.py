@@ -21,7 +21,7 @@ from einsql.ir.einsum.graph import TRUE, Axis, Const, EinSum, Expr, Label, Outpu
 from einsql.ir.einsum.partial_states import is_holistic
 from einsql.ir.einsum.reasons import unproven
 from einsql.ir.functions import equal
-from einsql.ir.functions.holistic import between, position
+from einsql.ir.functions.holistic import HALVES, between, position
 from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
 from einsql.kernels.vectorized.key_boxes import boxes, steps, still
 from einsql.kernels.vectorized.reductions import accumulators
@@ -295,10 +295,10 @@ def _of_counts(o: Output, counts: np.ndarray, low: int) -> np.ndarray:
     """
     if o.reduction == "count_distinct":
         return np.asarray(np.count_nonzero(counts, axis=1))
-    if o.reduction == "sum_distinct":
+    if o.reduction in HALVES:
         group, values = np.nonzero(counts)
         (total,) = accumulators([replace(o, reduction="sum")], (len(counts),))
-        total.scatter(group, [values + low])
+        total.scatter(group, [HALVES[o.reduction](values + low)])
         return total.result()
     sizes = counts.sum(axis=1)
     if o.reduction == "mode":
@@ -391,9 +391,9 @@ def _of_runs(o: Output, groups: _Groups) -> np.ndarray:
     if o.reduction == "count_distinct":
         return distinct
     group = np.repeat(np.arange(len(starts)), distinct)
-    if o.reduction == "sum_distinct":
+    if o.reduction in HALVES:
         (total,) = accumulators([replace(o, reduction="sum")], (len(starts),))
-        total.scatter(group, [values[firsts]])
+        total.scatter(group, [HALVES[o.reduction](values[firsts])])
         return loaded(total.result(), o.dtype)
     lengths = np.diff(firsts, append=len(values))
     longest = np.maximum.reduceat(lengths, np.cumsum(distinct) - distinct)

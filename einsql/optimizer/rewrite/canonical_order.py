@@ -36,6 +36,7 @@ from einsql.ir.einsum.graph import (
     subexpressions,
 )
 from einsql.ir.einsum.intervals import bounds_of, can_raise
+from einsql.ir.einsum.states import has_order
 from einsql.ir.functions import SCALARS
 from einsql.optimizer.rewrite.node_properties import change_exprs, in_order
 from einsql.optimizer.rewrite.rules import Rule, rebuild
@@ -142,7 +143,12 @@ def _operand_keys(node: EinSum, reads: Sequence[_Read]) -> list[tuple[object, ..
 
 
 def _axes(node: EinSum, reads: Sequence[_Read]) -> tuple[Axis, ...]:
-    """The axes as operands read them; a derived one follows those that its value reads."""
+    """The axes as operands read them; a derived one follows those that its value reads.
+
+    The axes of a node whose states are merged in order stay.
+    """
+    if has_order(node):
+        return node.axes
     axes = {a.label: a for a in node.axes}
     mentions: dict[str, None] = {}
     for label in (x for read in reads for x in read.labels):

@@ -26,6 +26,7 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits
+from einsql.ir.einsum.states import has_order
 from einsql.optimizer.rewrite.node_properties import in_order, is_pointwise, with_axes
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
@@ -131,7 +132,9 @@ def _shift(
 
 
 def unify_labels(node: EinSum) -> EinSum:
-    """Merges two labels that are equal wherever the point exists."""
+    """Merges two labels that are equal wherever the point exists, unless labels order states."""
+    if has_order(node):
+        return node
     for axis in node.axes:
         if isinstance(axis.define, Label):
             merged = _merge(node, axis.label, axis.define.name)

@@ -21,6 +21,7 @@ from einsql.optimizer.rewrite.key_order import ORDER_KEYS
 from einsql.optimizer.rewrite.mixed_radix_factors import SHOW_DIGITS
 from einsql.optimizer.rewrite.narrow_keys import NARROW_KEYS
 from einsql.optimizer.rewrite.narrow_states import NARROW_STATES
+from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
 from einsql.optimizer.rewrite.ring_keys import RING_KEYS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
@@ -83,7 +84,7 @@ STAGES: tuple[Stage, ...] = (
         sited=True,
     ),
     # Last, because other rules would undo the views by parts, or split what these view.
-    Stage("parts", (RING_KEYS, SPLIT_KEYS), 1, sited=True),
+    Stage("parts", (RING_KEYS, SPLIT_KEYS, ORDERED_PARTS), 1, sited=True),
     # Without cuts, kernels run faster on views of computed results.
     Stage(
         "show", (SHOW_DIGITS, ORDER_KEYS, HOIST_INVARIANTS, SHARE, CANONICAL_ORDER), 1, alone=True

@@ -10,21 +10,22 @@ from sqlglot import exp
 from einsql.core.big_stack import with_deep_stack
 from einsql.core.schema import DType, Field, Key
 from einsql.core.settings import SETTINGS, Settings, points, setting_text
+from einsql.core.units import with_article
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.layout import Mesh, describe, described
 from einsql.ir.partition import OnMesh
 from einsql.planner.queries import query_binder
 from einsql.planner.stored_inputs import stored_input
 from einsql.session.statements.target import taken_by
-from einsql.sql.binder.law_tests import check_laws
 from einsql.sql.binder.state_binder import StateBinder
+from einsql.sql.laws.state_laws import check_laws
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create_headers import head_of
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
 from einsql.sql.scope.relation import Relation, TileRelation
-from einsql.storage.objects import Body, Definition, Tensor, kind_of, macro_key
+from einsql.storage.objects import Body, Definition, Object, Tensor, kind_of, macro_key
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -79,7 +80,7 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
     if taken is not None and not statement.replace:
         kind = "MACRO" if statement.law is None else "AGGREGATE"
         raise ProgrammingError(
-            f'There is a macro "{statement.name}" already',
+            f'There is {with_article(_kind_shown(taken))} "{statement.name}" already',
             hint=f"CREATE OR REPLACE {kind} replaces it.",
         )
     if statement.law is not None:
@@ -176,16 +177,22 @@ def drop(ctx: Context, statement: Drop) -> None:
         if kind_of(taken) == statement.kind or kind_of(taken) == "object":
             ctx.store.remove(taken.name)
             return
-    other = ctx.store.get(names[0])
-    if other is not None:
-        kind = kind_of(other)
-        raise ProgrammingError(f'"{statement.name}" is a {kind}, not a {statement.kind}')
+    if candidates:
+        other = candidates[0]
+        kind, wanted = with_article(_kind_shown(other)), with_article(statement.written)
+        raise ProgrammingError(f'"{statement.name}" is {kind}, not {wanted}')
     if not statement.if_exists:
         known = [o.name for o in ctx.store.objects.values()]
         raise ProgrammingError(
-            f'There is no {statement.kind} "{statement.name}"',
+            f'There is no {statement.written} "{statement.name}"',
             hint=suggest(statement.name, known, "names"),
         )
+
+
+def _kind_shown(item: Object) -> str:
+    """The kind of an object in errors, which tells aggregates from macros."""
+    tree = item.body.tree if isinstance(item, Definition) else None
+    return tree.kind if isinstance(tree, Macro) else kind_of(item)
 
 
 def show(ctx: Context, statement: Show) -> Table:

@@ -33,6 +33,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.grouping import MergeOrder
 from einsql.sql.binder.whole_groups import NAMES as WHOLE_GROUPS
 from einsql.sql.binder.whole_groups import bind_whole_groups
 from einsql.sql.functions.aggregate_functions import OF_MOMENTS, OF_PAIRS
@@ -48,6 +49,7 @@ class Aggregation:
     Attributes:
         grouped: False for a SELECT without GROUP BY, whose only row always exists.
         later: The outputs of the second pass, which reads the results of the first pass.
+        order: The keys in whose order aggregates merge rows.
     """
 
     domain: Domain
@@ -56,6 +58,7 @@ class Aggregation:
     float_stays: bool
     outputs: list[Output] = field(default_factory=list)
     later: list[Output] = field(default_factory=list)
+    order: MergeOrder = field(default_factory=MergeOrder)
 
     def bind(self, name: str, args: list[Typed], where: Expr) -> Typed:
         """Binds an aggregate call.
@@ -376,7 +379,7 @@ class Aggregation:
         outputs = list(self.outputs)
         if self.grouped:
             outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
-        first = self.domain.node(self.keys, outputs)
+        first = self.domain.node(self.keys, outputs, self.order.labels(self.keys))
         if not self.later:
             return [first]
         again = self.domain.copy()

@@ -21,7 +21,7 @@ def is_aggregate(node: exp.Expr) -> bool:
     """True for an aggregate call, with or without FILTER."""
     node = _bare(node)
     if isinstance(node, exp.Anonymous):
-        return law_of(node) is not None or str(node.this).lower() in AGGREGATES
+        return law_of(node) is not None or node.name.lower() in AGGREGATES
     return type(node) in AGGREGATES
 
 
@@ -38,7 +38,7 @@ def aggregate_name(node: exp.Expr) -> str:
     """The canonical name of an aggregate call."""
     node = _bare(node)
     if isinstance(node, exp.Anonymous):
-        return AGGREGATES.get(str(node.this).lower(), str(node.this).lower())
+        return AGGREGATES.get(node.name.lower(), node.name.lower())
     return AGGREGATES.get(type(node), node.key)
 
 
@@ -121,6 +121,16 @@ def list_slice(node: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
     return None
 
 
+def list_call(node: exp.Expr) -> exp.Expr | None:
+    """The call of an aggregate of n values, with its FILTER, without parentheses; or None."""
+    node = node.unnest()
+    if list_slice(node) is not None:
+        return node
+    bare = node.this if isinstance(node, exp.Filter) else node
+    counts = isinstance(bare, exp.Max | exp.Min | exp.ArgMax | exp.ArgMin)
+    return node if counts and bare.args.get("count") is not None else None
+
+
 def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
     """The aggregate calls of this SELECT, with their FILTERs.
 
@@ -137,7 +147,7 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
             if isinstance(call, exp.Filter):
                 stack.append(call.expression)
                 call = call.this
-            stack.extend(call.iter_expressions())
+            stack.extend(_bare(call).iter_expressions())
             stack.extend(n.args.get("partition_by") or [])
         elif is_aggregate(n) or list_slice(n) is not None:
             calls.append(n)

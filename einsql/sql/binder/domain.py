@@ -9,7 +9,7 @@ points that satisfy the preceding conditions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
 from einsql.core.records import dataclass
@@ -286,6 +286,13 @@ class Domain:
             self.parameters.constants(expr)
         return form
 
+    def ascending(self, value: Expr) -> str | None:
+        """The free label that orders points as a key does; None if there is none."""
+        form = self.shift(self.canonical(value))
+        while form is not None and form[1] > 0 and form[0] in self.defines:
+            form = self.shift(self.canonical(self.defines[form[0]]))
+        return None if form is None or form[1] < 0 else form[0]
+
     def rekey(self, label: str, sign: int, offset: int, hint: str) -> str:
         """Replaces a free label l by a free label o = sign · l + offset; l is derived from o."""
         self.refuse_edges(Label(label))
@@ -340,10 +347,18 @@ class Domain:
             ranges=self.ranges,
         )
 
-    def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
-        """Builds the EinSum over this domain; outputs may use raw labels."""
+    def node(
+        self, keys: Iterable[str], outputs: Iterable[Output], first: Sequence[str] = ()
+    ) -> EinSum:
+        """Builds the EinSum over this domain; outputs may use raw labels.
+
+        Args:
+            keys: The labels of the result.
+            outputs: The outputs.
+            first: The free labels that come first, in the order in which states are merged.
+        """
         guard = FALSE if any(lo >= hi for lo, hi in self.axes.values()) else self.guard
-        order = self._ordered()
+        order = self._ordered(first)
         defines = self._protected(order, guard)
         axes = tuple(Axis(n, *self.axes[n], defines.get(n)) for n in order)
         operands = tuple(
@@ -366,12 +381,12 @@ class Domain:
         windows = {n: w for n in order if (w := self.window_of(n)) is not None}
         return self.windows.within(node, windows)
 
-    def _ordered(self) -> list[str]:
-        """The free labels, then the derived labels after the labels on which they depend.
+    def _ordered(self, first: Sequence[str]) -> list[str]:
+        """The free labels, some of them first, and each derived label after those that it reads.
 
         Definitions that may raise come as late as possible, so that more conditions precede them.
         """
-        order = self.free
+        order = [*first, *(n for n in self.free if n not in first)]
         waiting = [n for n in self.axes if n in self.defines]
         while waiting:
             ready = [n for n in waiting if self._direct(self.defines[n]) <= set(order)]

@@ -13,7 +13,7 @@ from sqlglot import exp
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import TRUE
+from einsql.ir.einsum.graph import TRUE, Label
 from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.ir.functions.functions import INTERNAL
 from einsql.sql.binder.aggregates import Aggregation
@@ -134,10 +134,22 @@ class _Operands(ColumnsOnly):
 
 @dataclass
 class _Terms(_Operands):
-    """The environment of a user's aggregate, whose calls read the term of a point."""
+    """The environment of a user's aggregate, whose calls read the term and the keys of a point."""
 
     aggregation: Aggregation = field(kw_only=True)
     reduction: UserReduction = field(kw_only=True)
+
+    def column(self, node: exp.Column) -> Typed:
+        if node.table:
+            return super().column(node)
+        labels = self.aggregation.domain.free  # of ORDERED BY; arguments have a table
+        if node.name not in labels:
+            raise ProgrammingError(
+                f"{self.reduction.name}() merges rows in the order of {node.name}, "
+                "which is no label here",
+                hint=f"The labels are {', '.join(labels)}.",
+            )
+        return Typed(Label(node.name), DType.BIGINT)
 
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         assert isinstance(node, exp.Anonymous)

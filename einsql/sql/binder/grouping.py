@@ -1,8 +1,8 @@
-"""GROUP BY and PARTITION BY: their expressions as labels, and the labels in later clauses."""
+"""GROUP BY and PARTITION BY: their expressions as labels, and the order of rows in a group."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from sqlglot import exp
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.errors import Error
+from einsql.errors import Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.sql.binder.context import ColumnsOnly
 from einsql.sql.binder.domain import Domain, affine
@@ -186,3 +186,61 @@ class _Rows(ColumnsOnly):
         if typed is None:
             raise self.scope.unknown(node.name, node.table or None)
         return typed
+
+
+@dataclass
+class MergeOrder:
+    """The order in which the aggregates of a SELECT merge the rows of a group.
+
+    Attributes:
+        orders: The labels of the keys, by the names of the aggregates.
+    """
+
+    orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, name: str, keys: Mapping[str, Typed], domain: Domain) -> None:
+        """Requires that an aggregate merges rows in the order of keys.
+
+        Args:
+            name: The name of the aggregate.
+            keys: The values of the keys, by their names in ORDERED BY.
+            domain: The domain of the rows.
+
+        Raises:
+            ProgrammingError: A value is no key, or another call has another order.
+        """
+        labels = []
+        for key, typed in keys.items():
+            label = domain.ascending(typed.value) if typed.type is DType.BIGINT else None
+            if label is None or typed.valid != TRUE:
+                raise ProgrammingError(
+                    f"{name}() merges rows in the order of {key}, which is no key here",
+                    hint="CREATE TENSOR … AS SELECT with this column as a key DIM(n). "
+                    "For a descending order the key is n - 1 - key.",
+                )
+            labels.append(label)
+        order = tuple(labels)
+        if self.orders.setdefault(name, order) != order:
+            raise ProgrammingError(
+                f"{name}() merges rows in two orders in one SELECT",
+                hint="Aggregate each order in a subquery of its own.",
+            )
+
+    def labels(self, keys: Collection[str]) -> tuple[str, ...]:
+        """The labels that order the rows of a group.
+
+        Args:
+            keys: The labels of the groups.
+
+        Raises:
+            ProgrammingError: Two aggregates need different orders.
+        """
+        reduced = {n: [x for x in o if x not in keys] for n, o in self.orders.items()}
+        name, longest = max(reduced.items(), key=lambda entry: len(entry[1]), default=("", []))
+        for other, order in reduced.items():
+            if order != longest[: len(order)]:
+                raise ProgrammingError(
+                    f"{name}() and {other}() merge rows in different orders in one SELECT",
+                    hint="Aggregate one of them in a subquery of its own.",
+                )
+        return tuple(longest)

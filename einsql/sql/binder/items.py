@@ -1,18 +1,25 @@
-"""SELECT items: the expansion of `*`, and the aliases for other expressions."""
+"""SELECT items: the expansion of `*`, the aliases for other expressions, and lists in UNNEST."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
+from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
-from einsql.sql.binder.calls import is_aggregate
-from einsql.sql.parser.positions import position, positioned
+from einsql.ir.einsum.graph import Label, bigint, call
+from einsql.sql.binder.calls import is_aggregate, list_call
+from einsql.sql.binder.domain import Domain
+from einsql.sql.macros.expansion import is_subscripts
+from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.scope.scope import Scope
+from einsql.sql.typing import functions
+from einsql.sql.typing.typed_expr import Typed
 
 if TYPE_CHECKING:
     from einsql.sql.binder import star as star_items
@@ -110,3 +117,73 @@ def _meaning(items: Sequence[Item], n: int, scope: Scope) -> Iterator[exp.Expr]:
             yield from _meaning(items, named, scope)
         else:
             yield node
+
+
+POSITION = "position"
+"""The wanted name of the label of the elements."""
+
+
+@dataclass
+class ListElements:
+    """The lists of UNNEST in a SELECT, whose elements are side by side.
+
+    Their label is added behind the binding of all items, because windows reduce the other labels.
+
+    Attributes:
+        elements: The elements of each list by the number of its item; none for their numbers.
+        size: The length of the lists; 0 without any.
+        label: The label of the elements.
+    """
+
+    elements: dict[int, list[Typed]] = field(default_factory=dict)
+    size: int = 0
+    label: str = ""
+
+    def bind(self, n: int, node: exp.Expr, bind: Callable[[exp.Expr], Typed]) -> Typed:
+        """Binds an item, which may be UNNEST([a, b, …]) or GENERATE_SUBSCRIPTS([a, b, …], 1).
+
+        Returns:
+            The value of the item; of a list, what `value` replaces.
+
+        Raises:
+            NotSupportedError: The argument is no list of numbers, or lists differ in length.
+        """
+        if not isinstance(node, exp.Explode) and not is_subscripts(node):
+            return bind(node)
+        args = node.expressions
+        array = node.this if isinstance(node, exp.Explode) else args[0] if args else None
+        while isinstance(array, exp.Paren):
+            array = array.this
+        if array is not None and list_call(array) is not None:
+            return bind(node)  # with `list_aggregates`
+        if not isinstance(array, exp.Array) or not array.expressions:
+            raise unsupported("UNNEST of anything but a list [a, b, …]", node)
+        if self.size not in (0, len(array.expressions)):
+            raise unsupported("UNNEST of lists of different lengths", node)
+        self.size, self.elements[n] = len(array.expressions), []
+        if isinstance(node, exp.Explode):
+            self.elements[n] = [bind(e) for e in array.expressions]
+            return self.elements[n][0]
+        dimension = args[1] if len(args) == 2 else None
+        if not isinstance(dimension, exp.Literal) or dimension.name != "1":
+            raise unsupported("GENERATE_SUBSCRIPTS of another dimension", node)
+        return Typed(bigint(1), DType.BIGINT)
+
+    def value(self, n: int, domain: Domain, typed: Typed) -> Typed:
+        """The value of an item over the rows of all elements.
+
+        Args:
+            n: The number of the item.
+            domain: The domain of the SELECT, to which the label of the elements is added.
+            typed: The value that `bind` returned.
+        """
+        if n not in self.elements:
+            return typed
+        self.label = self.label or domain.fresh(POSITION, 1, self.size + 1)
+        if not self.elements[n]:
+            return Typed(Label(self.label), DType.BIGINT)
+        *first, last = self.elements[n]
+        places = (
+            call("eq", DType.BOOLEAN, Label(self.label), bigint(k + 1)) for k in range(len(first))
+        )
+        return functions.case([Typed(p, DType.BOOLEAN) for p in places], first, last)

@@ -32,30 +32,20 @@ from einsql.ir.einsum.graph import (
     disj,
 )
 from einsql.sql.binder.aggregates import Aggregation
-from einsql.sql.binder.calls import aggregate_call, list_slice
+from einsql.sql.binder.calls import aggregate_call, list_call, list_slice
 from einsql.sql.binder.domain import Domain
+from einsql.sql.macros.expansion import is_subscripts
 from einsql.sql.parameters.host_expr import parameters_of
 from einsql.sql.parser.positions import position, unsupported
 from einsql.sql.typing.casts import held
 from einsql.sql.typing.typed_expr import Typed, convert, truth
 
-_SUBSCRIPTS = "generate_subscripts"
 POSITION = "position"
 """The name of the key that numbers the values of lists, from 0."""
 MOST = 1_000_000
 """The count from which DuckDB refuses a list of best values."""
 SMALL = 1 << 22
 """Places of all lists together that are always computed."""
-
-
-def list_call(node: exp.Expr) -> exp.Expr | None:
-    """The call of an aggregate of n values, with its FILTER, without parentheses; or None."""
-    node = node.unnest()
-    if list_slice(node) is not None:
-        return node
-    bare = node.this if isinstance(node, exp.Filter) else node
-    counts = isinstance(bare, exp.Max | exp.Min | exp.ArgMax | exp.ArgMin)
-    return node if counts and bare.args.get("count") is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +179,7 @@ class ListAggregates:
                 label = self._positions(groups)
                 return self._at(found, label, self.operand)
             case exp.Anonymous(expressions=[of, dimension]) if (
-                str(node.this).lower() == _SUBSCRIPTS and (found := self._find(of)) is not None
+                is_subscripts(node) and (found := self._find(of)) is not None
             ):
                 if not isinstance(dimension, exp.Literal) or dimension.name != "1":
                     raise unsupported("generate_subscripts() of another dimension than 1", node)
@@ -279,7 +269,7 @@ def _unnested(item: exp.Expr) -> Iterator[exp.Expr]:
     for node in item.walk():
         if isinstance(node, exp.Explode):
             yield node.this
-        elif isinstance(node, exp.Anonymous) and str(node.this).lower() == _SUBSCRIPTS:
+        elif is_subscripts(node):
             yield from node.expressions[:1]
 
 

@@ -246,7 +246,7 @@ class ScalarBinder:
 
     def anonymous(self, node: exp.Expr) -> Typed:
         """Binds a function without a syntax node in sqlglot."""
-        name, args = str(node.this).lower(), node.expressions
+        name, args = node.name.lower(), node.expressions
         if name == STAND_IN:
             hint = "Join a tensor or a table of the values."
             raise unsupported(f"IN with {LEAST:,} or more literals", node.parent or node, hint)
@@ -290,7 +290,7 @@ class ScalarBinder:
 def _anonymous_aggregate(node: exp.Expr) -> bool:
     if law_of(node) is not None:
         return True
-    return isinstance(node, exp.Anonymous) and str(node.this).lower() in AGGREGATES
+    return isinstance(node, exp.Anonymous) and node.name.lower() in AGGREGATES
 
 
 _HANDLERS: dict[type[exp.Expr], Callable[[ScalarBinder, exp.Expr], Typed]] = {

@@ -17,15 +17,28 @@ from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.best_rows import BestRows, best_rows, in_order, limits_of_derived
 from einsql.sql.binder.bind_bounds import settle
-from einsql.sql.binder.calls import aggregate_call, aggregate_name, aggregates_in, is_aggregate
+from einsql.sql.binder.calls import (
+    aggregate_call,
+    aggregate_name,
+    aggregates_in,
+    is_aggregate,
+    list_call,
+)
 from einsql.sql.binder.context import Binder
 from einsql.sql.binder.domain import Domain
 from einsql.sql.binder.frames import FUNCTIONS, bind_function, frame_of
 from einsql.sql.binder.from_clause import FromBinder, bind_from
 from einsql.sql.binder.grouping import Grouping, check_group, key_label
 from einsql.sql.binder.hints import bind_hint
-from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
-from einsql.sql.binder.list_aggregates import ListAggregates, list_call
+from einsql.sql.binder.items import (
+    Item,
+    ListElements,
+    expand,
+    find_alias,
+    has_window,
+    keys_of_all,
+)
+from einsql.sql.binder.list_aggregates import ListAggregates
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.user_aggregates import bind_state_call
@@ -123,16 +136,18 @@ class SelectBinder:
             best = best_rows(qualify.this, self.items, self.scope)
         if best is not None and not self.lists.lists:
             self._narrow(best)
-        columns = []
+        values: list[Typed] = []
+        elements = ListElements()
         over: dict[int, str] = {}
         """The label of the places of each LIST, by the number of its item."""
         for n, item in enumerate(self.items):
             with self._within("SELECT", n):
                 listed = self.lists.column(item.node, self.domain)
-                if listed is not None:
+                if listed is None:
+                    values.append(elements.bind(n, item.node, ScalarBinder(self).bind))
+                else:
+                    values.append(listed[0])
                     over[n] = listed[1]
-                typed = ScalarBinder(self).bind(item.node) if listed is None else listed[0]
-                columns.append((item.name, typed, item.node))
         if qualify is not None:
             if not any(has_window(n) for n in (qualify.this, *(i.node for i in self.items))):
                 raise ProgrammingError(
@@ -142,6 +157,12 @@ class SelectBinder:
                 )
             self._require("QUALIFY", qualify.this)
         self.lists.restrict(self.domain, bool(over), select)
+        if elements.size and self.lists.lists:
+            raise unsupported("UNNEST of [a, b, …] beside a LIST", select)
+        columns = [
+            (item.name, elements.value(n, self.domain, typed), item.node)
+            for n, (item, typed) in enumerate(zip(self.items, values, strict=True))
+        ]
         return project(self.domain, columns, self.correlated, over)
 
     def _require(self, clause: str, condition: exp.Expr) -> None:
@@ -364,7 +385,7 @@ class SelectBinder:
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         """Refuses an aggregate that `match` has not resolved."""
         raise ProgrammingError(
-            f"{aggregate_name(node).upper()}() is not allowed in {self.clause}",
+            f"{_shown_aggregate(node)}() is not allowed in {self.clause}",
             hint="Aggregates belong into SELECT or HAVING.",
         )
 
@@ -386,7 +407,7 @@ class SelectBinder:
                 return self.numbered[1]
             raise unsupported("A window beside the best rows", node)
         call = node.this
-        if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
+        if isinstance(call, exp.IgnoreNulls | exp.RespectNulls) and not is_aggregate(call):
             raise unsupported(kind(call), node)
         bind: Callable[[Aggregation], Typed] = partial(self._bind_aggregate, call=call)
         with self._within("a window", self._aliases):
@@ -449,6 +470,12 @@ class SelectBinder:
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
         return self.query.macros.scalar(name, args, self)
+
+
+def _shown_aggregate(node: exp.Expr) -> str:
+    """The name of an aggregate in errors: a user's aggregate as the definition spells it."""
+    law = law_of(node)
+    return aggregate_name(node).upper() if law is None else law.name
 
 
 def check_clauses(select: exp.Select) -> None:

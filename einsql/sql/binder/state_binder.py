@@ -112,7 +112,8 @@ class StateBinder:
             assert place is not None  # checked where it was parsed
             tables = {OLD: OLD_STATE, NEW: NEW_STATE, "": OWN}
             rescale[place] = self._field(place, self._fields(tables), tree, "RESCALE").value
-        law = Law(State(self.law.name, self.law.fields, tuple(merge)), rescale)
+        ordered = bool(self.law.order)
+        law = Law(State(self.law.name, self.law.fields, tuple(merge), ordered), rescale)
         for n in rescale:
             self._check_rescaled(law, n)
         return law
@@ -133,7 +134,8 @@ class StateBinder:
                 if fn in SCALARS and SCALARS[fn].opaque:
                     raise NotSupportedError(
                         f"{shown_name(fn)} is a Python function, which kernels cannot merge with",
-                        hint="Write it as an expression of SQL; LIFT and FINISH may call it.",
+                        hint="Write an expression of SQL, or numpy.where in place of if. "
+                        "LIFT and FINISH may call it.",
                     )
         return typed
 

@@ -44,7 +44,12 @@ def bind_state_call(
     law = law_of(call)
     assert law is not None
     bound = StateBinder(law, aggregation.float_stays, macros).bind()
-    args = [bind(a) for a in call.expressions]
+    count = len(call.expressions) - len(law.order)
+    args = [bind(a) for a in call.expressions[:count]]
+    if law.order:
+        keys = [bind(a) for a in call.expressions[count:]]
+        ordered = dict(zip(law.order, keys, strict=True))
+        aggregation.order.add(law.name, ordered, aggregation.domain)
     return UserAggregate(aggregation, bound, int(call.args["place"])).bind(args, where)
 
 
@@ -118,6 +123,7 @@ class UserAggregate:
             state.name,
             tuple(state.fields[n] for n in needed),
             tuple(state.merge[n] for n in needed),
+            state.ordered,
         )
         outputs = self.aggregation.outputs
         values = tuple(lifted[n] for n in needed)

@@ -20,6 +20,7 @@ from einsql.ir.einsum.graph import (
     call,
     conj,
 )
+from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
 from einsql.sql.parameters.host_expr import parameters_of
 from einsql.sql.typing.casts import WIDEST, Decimal, cast_expr, decimal_of, held
@@ -154,12 +155,18 @@ def _mean(group: Reducing, t: Typed, selected: Expr) -> Typed:
     else:
         exact = None
         terms, kind = cast_expr(convert(t, t.type).value, DType.DOUBLE), DType.DOUBLE
-    total = group.reduced("sum_distinct", (terms,), kind, selected)
+    is_wide = exact is not None and not fits(group.domain.interval(terms), *DType.INTEGER.range)
+    total = group.reduced(
+        "low_sum_distinct" if is_wide else "sum_distinct", (terms,), kind, selected
+    )
     count = group.reduced("count_distinct", (terms,), DType.BIGINT, selected).value
     if exact is not None:
         unit = bigint(10**exact.scale)
         divisor = call("mul", DType.BIGINT, count, unit) if exact.scale else count
-        mean = call("ratio", DType.DOUBLE, bigint(0), total.value, divisor)
+        high: Expr = bigint(0)
+        if is_wide:  # the sum of all values may exceed BIGINT
+            high = group.reduced("high_sum_distinct", (terms,), kind, selected).value
+        mean = call("ratio", DType.DOUBLE, high, total.value, divisor)
         return Typed(protected(mean, total.valid), DType.DOUBLE, total.valid)
     mean = call("div", DType.DOUBLE, total.value, cast_expr(count, DType.DOUBLE))
     if group.float_stays and t.type is not DType.DOUBLE:

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
-from einsql.errors import ProgrammingError
+from einsql.errors import ProgrammingError, suggest
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.aggregate_law import AggregateLaw, law_of
 from einsql.sql.parser.positions import locate, positioned, unsupported
@@ -159,13 +159,13 @@ class MacroExpander:
         return any(self._called(n) is not None for n in nodes)
 
     def _called(self, node: exp.Expr) -> Macro | None:
-        return self.find(str(node.this)) if isinstance(node, exp.Anonymous) else None
+        return self.find(node.name) if isinstance(node, exp.Anonymous) else None
 
     def _check_call(self, macro: Macro, call: exp.Anonymous) -> None:
         if macro.is_table:
             raise ProgrammingError(f"{macro.name} is a table macro; call it in FROM")
         if macro.name.lower() in call.meta.get("chain", ()):
-            raise ProgrammingError(f"The macro {macro.name} refers to itself")
+            raise ProgrammingError(f"The {macro.kind} {macro.name} refers to itself")
         self.count(macro, call)
         if (
             macro.law is None
@@ -188,21 +188,30 @@ def _aggregated(law: AggregateLaw, call: exp.Expr, body: exp.Expr) -> tuple[exp.
     outer = call
     while isinstance(outer.parent, exp.Filter | exp.Window) and outer.arg_key == "this":
         outer = outer.parent
+    holder = outer.parent
+    while isinstance(holder, exp.Paren):
+        holder = holder.parent
+    wanted = holder.expression.name if isinstance(holder, exp.Dot) else ""
+    chosen = outer
     if isinstance(body, exp.Tuple):
-        holder = outer.parent
-        while isinstance(holder, exp.Paren):
-            holder = holder.parent
-        wanted = holder.expression.name.lower() if isinstance(holder, exp.Dot) else ""
         named = {e.alias.lower(): e.this for e in body.expressions}
-        if wanted not in named:
+        if wanted.lower() not in named:
             raise ProgrammingError(
-                f"{law.name}() has the results {', '.join(named)}",
-                hint=f"Write {law.name}(…).{next(iter(named))}.",
+                f"{law.name}() has the results {', '.join(named)}"
+                + (f', and no "{wanted}"' if wanted else ""),
+                hint=suggest(wanted, named, "results")
+                if wanted
+                else f"Write {law.name}(…).{next(iter(named))}.",
             )
         assert holder is not None
-        body, chosen = named[wanted], holder
-    else:
-        chosen = outer
+        body, chosen = named[wanted.lower()], holder
+    elif wanted:
+        raise ProgrammingError(
+            f'{law.name}() has one result, without a name, and no "{wanted}"',
+            hint=f"Write {law.name}(…) alone.",
+        )
+    if isinstance(body, exp.Array):
+        chosen, body = _element(law, chosen, body)
     if outer is not call:
         around = outer.copy()
         (hole,) = (n for n in around.walk() if n == call)
@@ -215,6 +224,37 @@ def _aggregated(law: AggregateLaw, call: exp.Expr, body: exp.Expr) -> tuple[exp.
             else:
                 state.replace(placed)
     return chosen, body
+
+
+def _element(law: AggregateLaw, call: exp.Expr, array: exp.Array) -> tuple[exp.Expr, exp.Expr]:
+    """The element of an array that is read, or the array if UNNEST or GENERATE_SUBSCRIPTS reads it.
+
+    Returns:
+        The syntax node that the expansion replaces, and the expansion.
+
+    Raises:
+        ProgrammingError: The array is read as a number, or it has no such element.
+    """
+    reader, count = call.parent, len(array.expressions)
+    while isinstance(reader, exp.Paren):
+        reader = reader.parent
+    if isinstance(reader, exp.Explode) or is_subscripts(reader):
+        return call, array
+    index = reader.expressions[0] if isinstance(reader, exp.Bracket) else None
+    if not isinstance(index, exp.Literal) or index.is_string or int(index.name) >= count:
+        raise ProgrammingError(
+            f"{law.name}() is a list of {count} numbers, and read as one",
+            hint=f"Read {law.name}(…)[1] to [{count}], or rows by UNNEST({law.name}(…)).",
+        )
+    assert reader is not None
+    element: exp.Expr = array.expressions[int(index.name)]
+    element.pop()
+    return reader, element
+
+
+def is_subscripts(node: exp.Expr | None) -> bool:
+    """True for GENERATE_SUBSCRIPTS(list, 1): the positions of the elements that UNNEST returns."""
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "generate_subscripts"
 
 
 def _roots(select: exp.Select) -> list[exp.Expr]:

@@ -92,6 +92,11 @@ class Macro:
         object.__setattr__(self, "names", names_in(self.body))
 
     @property
+    def kind(self) -> str:
+        """What the definition is, in errors."""
+        return "macro" if self.law is None else "aggregate"
+
+    @property
     def call(self) -> str:
         """The macro's signature as written, such as `layer_norm(x, axis, eps := 0.00001)`."""
         head = head_of(self.text)

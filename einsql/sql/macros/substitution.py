@@ -133,12 +133,13 @@ class _Expansion:
         return None if name in self.tables else self._typed(name, self._value(node))
 
     def _typed(self, name: str, value: exp.Expr) -> exp.Expr:
-        """The argument, cast implicitly to the type of its parameter."""
+        """The argument, cast to the type of its parameter: implicitly, except for aggregates."""
         to = self.types.get(name)
         if to is None:
             return value
         cast = exp.Cast(this=value, to=to.copy())
-        cast.meta[PARAMETER_OF] = self.macro.call
+        if self.macro.law is None:
+            cast.meta[PARAMETER_OF] = self.macro.call
         start = position(value)
         cast.meta.update({} if start is None else {"start": start})
         return cast

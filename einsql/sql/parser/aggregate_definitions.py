@@ -18,35 +18,29 @@ from einsql.ir.einsum.states import StateField
 from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.parser.aggregate_law import EARLIER, LATER, NEW, OLD, AggregateLaw, state_call
 from einsql.sql.parser.macro_checks import check_parameters, is_function
+from einsql.sql.parser.parameter_lists import TYPE_NAMES, ParameterReader
 from einsql.sql.parser.positions import position
-from einsql.sql.parser.sqlglot_trees import TreeReader
-from einsql.sql.parser.syntax import CreateMacro
+from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.parser.syntax import CreateMacro, Types
 
-_TYPES = {
-    "BOOLEAN": DType.BOOLEAN,
-    "BOOL": DType.BOOLEAN,
-    "INTEGER": DType.INTEGER,
-    "INT": DType.INTEGER,
-    "BIGINT": DType.BIGINT,
-    "FLOAT": DType.FLOAT,
-    "REAL": DType.FLOAT,
-    "DOUBLE": DType.DOUBLE,
-}
+_TYPES = (DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.FLOAT, DType.DOUBLE)
 """Types of fields of a state, and of parameters."""
 _LONGEST = 64
 """Greatest number of fields of a state, elements of arrays included."""
 
 
-class AggregateReader(TreeReader):
+class AggregateReader(ParameterReader):
     """Reads CREATE AGGREGATE behind its first words."""
 
     def create_aggregate(self, replace: bool) -> CreateMacro:
-        """name(parameter [type], …) STATE (…) LIFT (…) MERGE (…) [RESCALE (…)] FINISH (…)."""
+        """name(…) STATE (…) LIFT (…) MERGE (…) [RESCALE (…)] FINISH (…) [ORDERED BY …]."""
         at = self.position()
         name = self.name("an aggregate's name")
         self.expect("(", "after the aggregate's name")
-        parameters = self.typed_parameters()
-        if is_function(name, len(parameters), False):
+        names, types, defaults = self.parameters()
+        if not names:
+            raise self.error("An aggregate needs a parameter")
+        if is_function(name, len(names), False):
             raise ProgrammingError(
                 f"{name} is a function of einsql or of SQL, so the aggregate would never be called",
                 hint="Choose another name.",
@@ -54,7 +48,6 @@ class AggregateReader(TreeReader):
             )
         self.clause("STATE")
         fields, sizes = self.state()
-        names = tuple(p for p, _ in parameters)
         lift = self.entries("LIFT", fields, sizes, lambda e: check_parameters(e, names))
         merge = self.entries("MERGE", fields, sizes, lambda e: _check_fields(e, fields, _MERGED))
         rescale: dict[str, exp.Expr] = {}
@@ -63,50 +56,44 @@ class AggregateReader(TreeReader):
                 tree = _indexed(e, fields)
                 rescale[_rescaled(tree, fields)] = tree
         finish = self.expressions("FINISH")
+        order = self.order()
         self.end()
-        types = dict(parameters)
-        law = AggregateLaw(
-            name, parameters, fields, tuple(_cast(e, types) for e in lift), merge, rescale
-        )
+        dtypes = _parameter_types(types, at)
+        parameters = tuple(zip(names, dtypes, strict=True))
+        law = AggregateLaw(name, parameters, fields, lift, merge, rescale, order)
         return CreateMacro(
-            name, replace, names, _finish(finish, law, names), False, self.sql, law=law
-        )
+            name, replace, names, _finish(finish, law), False, self.sql,
+            types=types, defaults=defaults, law=law,
+        )  # fmt: skip
 
     def clause(self, word: str) -> None:
         """Consumes the word of a clause and its opening parenthesis."""
         if not self.take(word):
             raise self.error(
                 f"Expected {word}",
-                "CREATE AGGREGATE name(x) STATE (…) LIFT (…) MERGE (…) FINISH (…)",
+                "CREATE AGGREGATE name(x) STATE (…) LIFT (…) MERGE (…) FINISH (…) [ORDERED BY key]",
             )
         self.expect("(", f"after {word}")
-
-    def typed_parameters(self) -> tuple[tuple[str, DType | None], ...]:
-        """Consumes `name [type], …)`."""
-        parameters: dict[str, DType | None] = {}
-        while not self.take(")"):
-            if parameters:
-                self.expect(",", "or )")
-            at = self.position()
-            name = self.name("a parameter")
-            if name.lower() in {p.lower() for p in parameters}:
-                raise ProgrammingError(f"{name} is named twice", position=at)
-            parameters[name] = None if self.word() in (",", ")") else self.type()
-        if not parameters:
-            raise self.error("An aggregate needs a parameter")
-        return tuple(parameters.items())
 
     def type(self) -> DType:
         """Consumes the name of a type."""
         at = self.position()
-        word = self.name("a type").upper()
-        if word not in _TYPES:
-            raise NotSupportedError(
-                f"The state of an aggregate has no type {word}",
-                hint=f"The types are {', '.join(dict.fromkeys(t.value for t in _TYPES.values()))}.",
-                position=at,
-            )
-        return _TYPES[word]
+        return _type_named(self.name("a type"), "The state", at)
+
+    def order(self) -> tuple[str, ...]:
+        """Consumes `ORDERED BY name, …`; empty without."""
+        if not self.take("ORDERED"):
+            return ()
+        self.expect("BY", "after ORDERED")
+        names: dict[str, None] = {}
+        while True:
+            at = self.position()
+            name = self.name("a key").lower()
+            if name in names:
+                raise ProgrammingError(f"{name} is named twice", position=at)
+            names[name] = None
+            if not self.take(","):
+                return tuple(names)
 
     def state(self) -> tuple[tuple[StateField, ...], tuple[int | None, ...]]:
         """Consumes `field type[n] INIT constant, …)`: the fields, and the size of each array."""
@@ -206,7 +193,8 @@ class AggregateReader(TreeReader):
                     f"{word} of an array of {size} elements is [e1, …, e{size}]",
                     position=position(entry) or at,
                 )
-        trees = tuple(_indexed(e, fields) for e in flat)
+        indexed = zip(fields, flat, strict=True)
+        trees = tuple(_typed_texts(_indexed(e, fields), f.dtype) for f, e in indexed)
         for tree in trees:
             check(tree)
         return trees
@@ -235,6 +223,18 @@ def _indexed(tree: exp.Expr, fields: Sequence[StateField]) -> exp.Expr:
         return new
 
     return tree.transform(element)
+
+
+def _with_elements(tree: exp.Expr, fields: Sequence[StateField]) -> exp.Expr:
+    """An item of FINISH in which a list of its elements replaces an array, as in `v AS four`."""
+    column = tree.unalias()
+    name = column.name.lower() if isinstance(column, exp.Column) and not column.table else None
+    elements = [f.name for f in fields if f.name.partition("[")[0] == name != f.name]
+    if not elements:
+        return tree
+    columns = [exp.column(exp.to_identifier(e, quoted=True)) for e in elements]
+    array = exp.Array(expressions=columns)
+    return exp.alias_(array, tree.args["alias"]) if isinstance(tree, exp.Alias) else array
 
 
 def _check_fields(tree: exp.Expr, fields: Sequence[StateField], tables: Sequence[str]) -> None:
@@ -277,18 +277,55 @@ def _rescaled(tree: exp.Expr, fields: Sequence[StateField]) -> str:
     return own.pop()
 
 
-def _cast(tree: exp.Expr, types: dict[str, DType | None]) -> exp.Expr:
-    """Casts the parameters with a type to it."""
-    known = {name.lower(): dtype for name, dtype in types.items()}
+def _type_named(word: str, what: str, at: int | None) -> DType:
+    """The type of a field or a parameter.
+
+    Raises:
+        NotSupportedError: States have no such type.
+    """
+    dtype = TYPE_NAMES.get(word.upper())
+    if dtype not in _TYPES:
+        raise NotSupportedError(
+            f"{what} of an aggregate has no type {word.upper()}",
+            hint=f"The types are {', '.join(t.value for t in _TYPES)}.",
+            position=at,
+        )
+    return dtype
+
+
+def _parameter_types(types: Types, at: int) -> list[DType | None]:
+    return [
+        None if t is None else _type_named(as_sql(t), "A parameter", position(t) or at)
+        for t in types
+    ]
+
+
+def _typed_texts(tree: exp.Expr, dtype: DType) -> exp.Expr:
+    """Casts literals such as '-inf' to the type of a field, as DuckDB casts text beside numbers."""
 
     def typed(node: exp.Expr) -> exp.Expr:
-        dtype = known.get(node.name.lower()) if isinstance(node, exp.Column) else None
-        return node if dtype is None else exp.cast(node, dtype.value, dialect="duckdb")
+        is_text = isinstance(node, exp.Literal) and node.is_string
+        if not is_text or isinstance(node.parent, exp.Cast) or not _is_value(node.name, dtype):
+            return node
+        cast = exp.cast(node.copy(), dtype.value, dialect="duckdb")
+        cast.meta.update(node.meta)
+        return cast
 
     return tree.transform(typed)
 
 
-def _finish(items: Sequence[exp.Expr], law: AggregateLaw, names: Sequence[str]) -> exp.Expr:
+def _is_value(text: str, dtype: DType) -> bool:
+    """True if a text is a number, or the name of a truth value for a BOOLEAN."""
+    if dtype is DType.BOOLEAN:
+        return text.lower() in ("true", "false")
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _finish(items: Sequence[exp.Expr], law: AggregateLaw) -> exp.Expr:
     """The body of the definition: the expression of FINISH, or named expressions.
 
     Raises:
@@ -296,8 +333,11 @@ def _finish(items: Sequence[exp.Expr], law: AggregateLaw, names: Sequence[str]) 
     """
     results: list[exp.Expr] = []
     for written in items:
-        tree = _indexed(written, law.fields)
+        tree = _indexed(_with_elements(written, law.fields), law.fields)
         _check_fields(tree, law.fields, ("",))
+        read = (law.place(c.name) for c in tree.find_all(exp.Column))
+        dtypes = [law.fields[place].dtype for place in read if place is not None]
+        tree = _typed_texts(tree, dtypes[0] if dtypes else DType.DOUBLE)
         for node in tree.walk():
             if type(node) in AGGREGATES or isinstance(node, exp.Window):
                 raise ProgrammingError(

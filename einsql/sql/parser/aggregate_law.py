@@ -25,6 +25,8 @@ class AggregateLaw:
             and over merged fields without a table.
         rescale: For a field that depends on other fields, its value after a change of these from
             OLD to NEW, over its own value.
+        order: The keys in whose order rows are merged: names of parameters or of keys in FROM.
+            Empty if MERGE is commutative.
     """
 
     name: str
@@ -33,6 +35,7 @@ class AggregateLaw:
     lift: tuple[exp.Expr, ...]
     merge: tuple[exp.Expr, ...]
     rescale: dict[str, exp.Expr]
+    order: tuple[str, ...] = ()
 
     def place(self, name: str) -> int | None:
         """The position of a field, or None."""
@@ -43,12 +46,14 @@ class AggregateLaw:
 def state_call(law: AggregateLaw, place: int) -> exp.Anonymous:
     """The call that aggregates one field of a state; users cannot write it.
 
-    Its arguments are the values of all fields at a point, and the arguments of the aggregate.
+    Its arguments are the values of all fields at a point, the arguments of the aggregate, and the
+    keys that order the points.
     """
-    arguments = [exp.column(name, quoted=True) for name, _ in law.parameters]
+    names = [*(name for name, _ in law.parameters), *law.order]
+    columns = [exp.column(name, quoted=True) for name in names]
     call = exp.Anonymous(
         this=f"{law.name}.{law.fields[place].name}",
-        expressions=[*(e.copy() for e in law.lift), *arguments],
+        expressions=[*(e.copy() for e in law.lift), *columns],
     )
     call.args |= {"law": law, "place": place}
     return call

@@ -206,6 +206,7 @@ _PRINTERS: dict[type[exp.Expr], Callable[[exp.Expr], str]] = {
     exp.If: lambda node: _call(
         "if", [node.args[a] for a in ("this", "true", "false") if node.args.get(a) is not None]
     ),
+    exp.Array: lambda node: _call("list_value", node.expressions),
     exp.Cast: _cast,
     exp.TryCast: _cast,
     exp.Log: _log,

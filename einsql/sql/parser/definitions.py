@@ -8,10 +8,11 @@ from dataclasses import replace as replace_field
 from sqlglot import TokenType, exp
 
 from einsql.core.schema import DType
+from einsql.core.units import with_article
 from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.sql.parser.aggregate_definitions import AggregateReader
 from einsql.sql.parser.macro_checks import check_parameters, is_function
-from einsql.sql.parser.sql_text import as_sql
+from einsql.sql.parser.parameter_lists import TYPE_NAMES
 from einsql.sql.parser.syntax import (
     CheckClause,
     ColumnDef,
@@ -22,24 +23,8 @@ from einsql.sql.parser.syntax import (
     KeyCut,
     MeshAxis,
     Statement,
-    Types,
 )
 from einsql.sql.parser.tokens import did_you_mean
-
-TYPE_NAMES = {
-    **{t.value: t for t in DType},
-    "BOOL": DType.BOOLEAN,
-    "INT": DType.INTEGER,
-    "INT4": DType.INTEGER,
-    "INT8": DType.BIGINT,
-    "LONG": DType.BIGINT,
-    "REAL": DType.FLOAT,
-    "FLOAT4": DType.FLOAT,
-    "FLOAT8": DType.DOUBLE,
-    "FLOAT16": DType.HALF,
-    "INT1": DType.TINYINT,
-}
-"""Types of columns, with DuckDB's aliases."""
 
 _KINDS = ("TENSOR", "VIEW", "MACRO", "AGGREGATE", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TYPE")
 """Kinds of objects that CREATE and DROP accept, DuckDB's included."""
@@ -290,64 +275,6 @@ class DefinitionReader(AggregateReader):
             name, replace, parameters, body, is_table, self.sql, types=types, defaults=defaults
         )
 
-    def parameters(self) -> tuple[tuple[str, ...], Types, tuple[exp.Expr, ...]]:
-        """Consumes `name [type], name [type] := constant, …)`.
-
-        Returns:
-            The names, their types, and the defaults of the last names.
-        """
-        names: list[str] = []
-        types: list[exp.Expr | None] = []
-        defaults: list[exp.Expr] = []
-        while not self.take(")"):
-            if names:
-                self.expect(",", "or )")
-            at = self.position()
-            name = self.name("a parameter")
-            if name.lower() in {n.lower() for n in names}:
-                raise ProgrammingError(f"{name} is named twice", position=at)
-            names.append(name)
-            typed = self.word() not in (",", ")", ":=")
-            types.append(self.parameter_type() if typed else None)
-            if self.take(":="):
-                defaults.append(self.constant())
-            elif defaults:
-                raise ProgrammingError(
-                    f"{name} needs a default: a parameter before it has one", position=at
-                )
-        return tuple(names), tuple(types), tuple(defaults)
-
-    def parameter_type(self) -> exp.Expr:
-        """Consumes the type of a parameter, up to a comma, a default or the parenthesis."""
-        start = self.up_to(",", ")", ":=")
-        cast = self.tree(start, self.position(), "SELECT NULL::").expressions[0]
-        if not (isinstance(cast, exp.Cast) and isinstance(cast.this, exp.Null)):
-            raise ProgrammingError("Expected the type of a parameter", position=start)
-        to: exp.Expr = cast.args["to"]
-        name = as_sql(to)
-        if to.this is exp.DType.USERDEFINED and name.upper() not in TYPE_NAMES:
-            raise ProgrammingError(
-                f"There is no type {name}",
-                hint=f"{did_you_mean(name, TYPE_NAMES)}A parameter without a type takes any value.",
-                position=start,
-            )
-        return to
-
-    def up_to(self, *ends: str) -> int:
-        """Consumes tokens up to one of the words outside of parentheses; returns the start."""
-        start, depth = self.position(), 0
-        while not self.ended and (depth or self.word() not in ends):
-            depth += {"(": 1, ")": -1}.get(self.word(), 0)
-            self.at += 1
-        return start
-
-    def constant(self) -> exp.Expr:
-        """Consumes an expression without columns, up to a comma or the closing parenthesis."""
-        start = self.up_to(",", ")")
-        value: exp.Expr = self.tree(start, self.position(), "SELECT ").expressions[0]
-        check_parameters(value, ())
-        return value
-
     def macro_body(self, parameters: tuple[str, ...]) -> exp.Expr:
         """The expression of a scalar macro, which may read its parameters only."""
         start = self.position()
@@ -370,14 +297,15 @@ class DefinitionReader(AggregateReader):
     def drop(self) -> Drop:
         """DROP TENSOR | VIEW | MACRO | AGGREGATE [IF EXISTS] name."""
         self.take("DROP")
-        kind = "MACRO" if self.word() == "FUNCTION" else self.word()
-        if kind not in ("TENSOR", "VIEW", "MACRO", "AGGREGATE"):
+        written = self.word()
+        if written not in ("TENSOR", "VIEW", "MACRO", "FUNCTION", "AGGREGATE"):
             known = "DROP knows TENSOR, VIEW, MACRO, FUNCTION and AGGREGATE"
-            raise self.error(known, did_you_mean(kind, _KINDS))
+            raise self.error(known, did_you_mean(written, _KINDS))
         self.at += 1
-        kind = "MACRO" if kind == "AGGREGATE" else kind  # they share their names
+        # Macros, functions and aggregates share their names.
+        kind = "MACRO" if written in ("FUNCTION", "AGGREGATE") else written
         if_exists = self.take("IF", "EXISTS")
-        name = self.name(f"a {kind.lower()} name")
+        name = self.name(f"{with_article(written.lower())} name")
         if self.word() == ",":
             raise self.error("DROP takes one name at a time")
         if self.word() in ("CASCADE", "RESTRICT"):
@@ -387,4 +315,4 @@ class DefinitionReader(AggregateReader):
                 position=self.position(),
             )
         self.end()
-        return Drop(kind.lower(), name, if_exists)
+        return Drop(kind.lower(), name, if_exists, written.lower())

@@ -9,6 +9,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.sql.parser import result_fields
 from einsql.sql.parser.dialect import parsed
 from einsql.sql.parser.grammar import check_grammar, spaced
 from einsql.sql.parser.long_literals import without_long_literals
@@ -85,6 +86,7 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
     marked = mark(sql)
     # Spaces preserve the offsets. A prefix that completes a fragment replaces some of them.
     body, hints = numbered(without_long_literals(marked.text)[start:], start)
+    body, fields = result_fields.blanked(body, start)
     text = " " * (start - len(prefix)) + prefix + body
     ahead = max(0, len(prefix) - start)
     apart, blanks = spaced(text)
@@ -102,6 +104,7 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
             if "start" in node.meta:
                 node.meta["start"] -= ahead + bisect_left(blanks, node.meta["start"])
     placed(tree, hints)
+    result_fields.place(tree, fields)
     here = {at: number for at, number in marked.numbers.items() if at >= start}
     return (place(tree, here) if here else tree), doubt
 

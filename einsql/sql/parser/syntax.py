@@ -157,11 +157,17 @@ class CreateMacro:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """DROP TENSOR, VIEW or MACRO."""
+    """DROP TENSOR, VIEW or MACRO.
+
+    Attributes:
+        kind: "tensor", "view" or "macro".
+        written: The kind as the user wrote it, such as "aggregate", in lower case.
+    """
 
     kind: str
     name: str
     if_exists: bool
+    written: str
 
 
 @dataclass(frozen=True, slots=True)

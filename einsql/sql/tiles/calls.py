@@ -30,7 +30,7 @@ def aggregates(node: exp.Expr) -> bool:
 
 
 def _is_aggregate(node: exp.Expr) -> bool:
-    name = suffix(str(node.this)) if isinstance(node, exp.Anonymous) else None
+    name = suffix(node.name) if isinstance(node, exp.Anonymous) else None
     return name == "stack" or (name in AGGREGATES and len(node.expressions) == 1)
 
 

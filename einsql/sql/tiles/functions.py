@@ -35,7 +35,7 @@ def bind_function(query: Binder, call: exp.Anonymous) -> Relation | TileRelation
     Raises:
         Error: An argument is invalid.
     """
-    name = str(call.this).lower()
+    name = call.name.lower()
     with positioned(call):
         if not call.expressions:
             raise ProgrammingError(f"{name.upper()} needs a tensor or tiles first")

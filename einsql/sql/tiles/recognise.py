@@ -91,7 +91,7 @@ class _Look:
         return isinstance(item.this, exp.Identifier) and self._name(item.name, names)
 
     def _call(self, call: exp.Anonymous, names: Mapping[str, bool]) -> bool:
-        name = str(call.this)
+        name = call.name
         if name.lower() in SELECTING:
             return True
         macro = self.queries.macros.find(name)

@@ -281,7 +281,7 @@ class TileSelect:
         """Binds a function over tiles; None for other expressions."""
         if not isinstance(node, exp.Anonymous):
             return None
-        called = str(node.this).lower()
+        called = node.name.lower()
         name = suffix(called)
         if name is not None:
             return self._calls.bind(name, node)

@@ -1,0 +1,1 @@
+"""Tests of the laws that definitions in SQL declare."""
