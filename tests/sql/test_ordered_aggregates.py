@@ -140,6 +140,21 @@ def test_running_products(con: einsql.Connection) -> None:
     assert rows(con, sql) == expected
 
 
+def test_frames(con: einsql.Connection) -> None:
+    values = DIGITS[..., 0, 0].astype(float)
+    for frame, at in (("CURRENT ROW AND CURRENT ROW", 0), ("1 FOLLOWING AND 1 FOLLOWING", 1)):
+        sql = (
+            "SELECT g, u, t, last_known(val) OVER (PARTITION BY g, u ORDER BY t "
+            f"ROWS BETWEEN {frame}) FROM p"
+        )
+        assert rows(con, sql) == [
+            (g, u, t, values[g, u, t + at] if t + at < LENGTH else None)
+            for g, u, t in np.ndindex(values.shape)
+        ]
+    sql = "SELECT g, u, t, last_known(val) OVER (PARTITION BY g, u ORDER BY t DESC) FROM p"
+    assert [v for *_, v in rows(con, sql)] == list(values[:, :, -1].repeat(LENGTH))
+
+
 def test_the_order_of_labels_of_einsum(con: einsql.Connection) -> None:
     sql = "SELECT * FROM EINSUM('g u t -> u', p, reduce := 'last_known')"
     assert rows(con, sql) == [(u, v) for u, v in enumerate(DIGITS[-1, :, -1, 0, 0])]

@@ -386,7 +386,8 @@ class Domain:
 
         Definitions that may raise come as late as possible, so that more conditions precede them.
         """
-        order = [*first, *(n for n in self.free if n not in first)]
+        free = self.free
+        order = list(dict.fromkeys([*(n for n in map(self.find, first) if n in free), *free]))
         waiting = [n for n in self.axes if n in self.defines]
         while waiting:
             ready = [n for n in waiting if self._direct(self.defines[n]) <= set(order)]
