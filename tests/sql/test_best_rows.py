@@ -118,6 +118,8 @@ LIMITED = (
     "SELECT k, val + 1 AS w FROM t WHERE g = 1 ORDER BY w LIMIT 4",
     "SELECT g, k, val FROM t WHERE val > 1e9 ORDER BY val LIMIT 4",
     "SELECT g, k, NULLIF(val, 7) AS w FROM t ORDER BY w DESC NULLS FIRST LIMIT 2",
+    "SELECT k, -val AS val FROM t WHERE g = 1 ORDER BY val LIMIT 4",
+    "SELECT k, val AS w FROM t WHERE g = 1 ORDER BY -val LIMIT 4",
     "SELECT val % 10 AS w, k FROM t ORDER BY w, val DESC LIMIT 3",
 )
 

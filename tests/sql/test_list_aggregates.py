@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -123,7 +124,9 @@ def test_no_element_beyond_the_group(con: einsql.Connection) -> None:
     assert con.execute(query).fetchall() == [(2, None)]
 
 
-def test_results_of_lists(con: einsql.Connection) -> None:
+def test_results_of_lists(
+    con: einsql.Connection, duck: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     """Rows, arrays and Arrow tables; a LIST is an axis, and a key under UNNEST."""
     con.execute("SET sites = 1")
     t = np.array([[4, 2, 9.0], [1, 8, 5]])
@@ -139,6 +142,11 @@ def test_results_of_lists(con: einsql.Connection) -> None:
         "generate_subscripts(MAX(val, 2), 1) - 1 AS n, UNNEST(MAX(val, 2)) AS val FROM t GROUP BY g"
     )
     np.testing.assert_array_equal(con.execute("SELECT * FROM top").fetch_numpy(), [[9, 4], [8, 5]])
+    with pytest.raises(einsql.ProgrammingError, match="cannot hold a LIST"):
+        con.execute(f"COPY ({query}) TO '{tmp_path / 'lists.csv'}'")
+    path = tmp_path / "lists.parquet"
+    con.execute(f"COPY ({query}) TO '{path}'")
+    assert duck.execute(f"FROM '{path}'").fetchall() == [(0, [2]), (1, [1, 2])]
     with pytest.raises(einsql.Error, match="not selected"):
         con.execute("CREATE TEMP TENSOR bad AS SELECT g, MAX(val, 2) AS m FROM t GROUP BY g")
     joined = con.execute(

@@ -102,6 +102,26 @@ def test_equal_to_duckdb(
         assert all(map(same, mine, theirs)), (mine, theirs)
 
 
+@pytest.mark.parametrize("sites", [1, 3])
+def test_approximate_aggregates_are_exact(con: einsql.Connection, sites: int) -> None:
+    con.execute(f"SET sites = {sites}")
+    x = np.array([[1, 2, 3, 4, math.nan, math.inf], [5, 5, 2, 1, 1, 0]], np.float32)
+    query = "SELECT g, {}(val, 0.25) AS q, COUNT(DISTINCT val) AS c FROM x {} GROUP BY g"
+    _, expected = answers(con, {"x": x}, query.format("QUANTILE_CONT", "WHERE isfinite(val)"))
+    approximate = (
+        "SELECT g, APPROX_QUANTILE(val, 0.25) AS q, APPROX_COUNT_DISTINCT(val) AS c FROM x"
+    )
+    cursor = con.execute(f"{approximate} GROUP BY g")
+    assert [d[1] for d in cursor.description or ()] == ["BIGINT", "DOUBLE", "BIGINT"]
+    assert cursor.fetchall() == [(0, expected[0][1], 6), (1, expected[1][1], 4)]
+    con.register("n", np.arange(8, dtype=np.int32).reshape(2, 4), dims=("g", "k"))
+    halves = con.execute("SELECT g, APPROX_QUANTILE(val, 0.5) AS q FROM n GROUP BY g")
+    assert [d[1] for d in halves.description or ()] == ["BIGINT", "INTEGER"]
+    assert halves.fetchall() == [(0, 2), (1, 6)]  # 1.5 and 5.5, rounded to even as by CAST
+    with pytest.raises(einsql.ProgrammingError, match="does not accept BOOLEAN"):
+        con.execute("SELECT APPROX_QUANTILE(val > 1, 0.5) FROM n")
+
+
 def test_decimals_and_parameters(con: einsql.Connection) -> None:
     con.execute("SET sites = 2")
     query = (

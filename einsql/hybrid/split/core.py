@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 from sqlglot.errors import ParseError
@@ -118,11 +118,10 @@ class Core:
         if order is None:
             return binding
         for term in order.expressions:
-            if isinstance(term.this, exp.Literal) and term.this.name.isdecimal():
-                number = int(term.this.name)
-                if not 0 < number <= len(tree.expressions):
-                    return binding
-                term.set("this", tree.expressions[number - 1].unalias().copy())
+            meant = _meant(term.this, tree.expressions)
+            if meant is None:
+                return binding
+            term.set("this", meant.copy())
         window = exp.Window(this=exp.RowNumber(), order=order.copy(), over="OVER")
         limit = exp.LTE(this=window, expression=exp.Literal.number(most))
         limited = changed(tree, qualify=exp.Qualify(this=limit))
@@ -287,6 +286,24 @@ class Core:
         return structure.word(at) in _NAMES or self.splitter.parts.is_aggregate(
             structure.tokens[at].text
         )
+
+
+def _meant(term: exp.Expr, items: Sequence[exp.Expr]) -> exp.Expr | None:
+    """The expression of a term of ORDER BY, in which the names of SELECT items precede columns.
+
+    Returns:
+        None if a name inside of an expression may be that of an item.
+    """
+    if isinstance(term, exp.Literal) and term.name.isdecimal():
+        number = int(term.name)
+        return items[number - 1].unalias() if 0 < number <= len(items) else None
+    aliases: dict[str, exp.Expr] = {
+        e.alias.lower(): e.this for e in items if isinstance(e, exp.Alias)
+    }
+    if isinstance(term, exp.Column) and not term.table:
+        return aliases.get(term.name.lower(), term)
+    columns = term.find_all(exp.Column)
+    return None if any(not c.table and c.name.lower() in aliases for c in columns) else term
 
 
 def _is_starred(node: exp.Expr) -> bool:

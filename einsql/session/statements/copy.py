@@ -95,6 +95,10 @@ def _copy_out(ctx: Context, statement: Copy, options: Mapping[str, str], form: f
     if suffix in _TABLES or (as_rows and suffix in (".parquet", ".arrow")):
         if member is not None:
             raise ProgrammingError(f"A file of rows has no names; TENSOR '{member}' means nothing")
+        if suffix in _TABLES and result.has_lists:
+            raise ProgrammingError(
+                f"A {suffix} file cannot hold a LIST", hint="UNNEST it, or write a .parquet file."
+            )
         batches = export.batches(result, ctx.tick)
         return files.write_rows(path, result.arrow_schema(), batches, form)
     if as_rows:
