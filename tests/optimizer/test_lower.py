@@ -33,8 +33,8 @@ from einsql.ir.einsum.graph import (
     call,
     children,
     walk,
-    with_sources,
 )
+from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.ia.plan import bytes_sent
 from einsql.ir.ia.printer import format_implementation

@@ -12,7 +12,8 @@ from einsql import tra
 from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError
 from einsql.ir.einsum.cells import sized
-from einsql.ir.einsum.graph import Label, with_sources
+from einsql.ir.einsum.graph import Label
+from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.ir.ia.interpreter import evaluate_physical
 from einsql.ir.ia.plan import LocalJoin, LocalMap, bytes_sent
 from einsql.ir.remembered import remembering

@@ -12,17 +12,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field, replace
 
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import (
-    EinSum,
-    Input,
-    Node,
-    Roots,
-    children,
-    consumers,
-    keepable,
-    relabel,
-    walk,
-)
+from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, children, keepable, relabel, walk
+from einsql.ir.einsum.graph_rewriting import consumers
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes
 from einsql.optimizer.decomposition import Cut, Decomposition, Pinned
