@@ -43,6 +43,7 @@ from tests.optimizer.graphs import (
     random_join,
     tensor,
 )
+from tests.support.samples import sample
 
 B, I64, D = DType.BOOLEAN, DType.BIGINT, DType.DOUBLE
 NAMES = [r.name for r in RULES]
@@ -312,7 +313,7 @@ def test_no_rule_is_without_an_example() -> None:
     assert [r for s in STAGES for r in s.rules if r.name not in NAMES] == []
 
 
-@settings(max_examples=250)
+@settings(max_examples=sample(80, 250))
 @given(seed=st.integers(0, 2**32), off=st.sets(st.sampled_from(NAMES), max_size=5))
 def test_random_graphs_keep_their_meaning(seed: int, off: set[str]) -> None:
     check(random_graph(seed), seed, disabled=frozenset(off))
@@ -325,7 +326,7 @@ def test_each_rule_alone_keeps_the_meaning(rule: Rule) -> None:
         check(graph, seed, disabled=frozenset(NAMES) - {rule.name})
 
 
-@settings(max_examples=120)
+@settings(max_examples=sample(40, 120))
 @given(seed=st.integers(0, 2**32))
 def test_joins_keep_their_meaning_in_every_order(seed: int) -> None:
     check(random_join(seed), seed)
@@ -333,8 +334,6 @@ def test_joins_keep_their_meaning_in_every_order(seed: int) -> None:
 
 def test_rules_fire_on_random_graphs() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(300):
-        counts += fired(check(random_graph(seed), seed))
     for seed in range(20):
         counts += fired(check(random_join(seed), seed))
     for rare in (
@@ -348,6 +347,10 @@ def test_rules_fire_on_random_graphs() -> None:
         weighting,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
+    for seed in range(300):
+        if set(counts) == set(NAMES):
+            break
+        counts += fired(check(random_graph(seed), seed))
     assert set(counts) == set(NAMES)
 
 
