@@ -59,8 +59,7 @@ def _compiled() -> Callable[..., Any]:
     single, word = ir.FloatType(), ir.IntType(64)
     vector = ir.VectorType(single, machine().width // 4)
 
-    @intrinsic
-    def chains(_: Any, steps: Any, y: Any) -> Any:
+    def typed(_: Any, steps: Any, y: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             stop, y = args
             start = ir.Constant(vector, ir.Undefined)
@@ -93,8 +92,10 @@ def _compiled() -> Callable[..., Any]:
 
         return types.float32(steps, y), generate
 
+    chains = intrinsic(typed)
+
     def loop(steps: int, y: float) -> Any:
-        return chains(steps, y)  # type: ignore[call-arg]  # Numba passes the typing context
+        return chains(steps, y)
 
     compiled: Callable[..., Any] = njit("float32(int64, float32)", nogil=True)(loop)
     return compiled

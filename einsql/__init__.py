@@ -61,8 +61,8 @@ else:
         if name == "tra":
             return import_module("einsql.tra")
         if name in _LATER:
-            found = globals()[name] = getattr(import_module(f"einsql.{_LATER[name]}"), name)
-            return found
+            attribute = globals()[name] = getattr(import_module(f"einsql.{_LATER[name]}"), name)
+            return attribute
         raise AttributeError(f"module 'einsql' has no attribute '{name}'")
 
 
@@ -128,9 +128,9 @@ def connect(
     if in_memory:
         return _session.Connection(cluster, settings)
     opened, ticket = _opened(database, read_only)
-    made = _session.Connection(cluster, settings, opened)
+    connection = _session.Connection(cluster, settings, opened)
     del ticket  # the connection keeps the file open from now on
-    return made
+    return connection
 
 
 def _opened(path: str, read_only: bool) -> tuple[Database, object]:

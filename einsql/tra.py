@@ -91,9 +91,9 @@ def scan(
         InterfaceError: The argument is no array of a tensor type.
         ProgrammingError: The cuts do not fit the array's axes.
     """
-    held = array_relation(array, fill=0 if is_sparse(array) else None)
-    tensor = Input(name, Schema(held.schema.keys, held.schema.fields))
-    shape = held.schema.shape
+    relation = array_relation(array, fill=0 if is_sparse(array) else None)
+    tensor = Input(name, Schema(relation.schema.keys, relation.schema.fields))
+    shape = relation.schema.shape
     if cuts is None:
         split = (1,) * len(shape) if parts is None else _integers("Scan", parts)
         node = ra.Scan(tensor, equal_cuts("Scan", shape, split))
@@ -101,7 +101,7 @@ def scan(
         node = ra.Scan(tensor, tuple(_integers("Scan", c) for c in cuts))
     else:
         raise ProgrammingError("scan takes parts or cuts, not both")
-    return Relation(node, {name: held.fields[VALUE]})
+    return Relation(node, {name: relation.fields[VALUE]})
 
 
 class Relation:
@@ -178,8 +178,8 @@ class Relation:
         Raises:
             IntegrityError: Two rows get the same key, or a new key is negative.
         """
-        made = self._traced("ReKey", function)
-        items = made if isinstance(made, tuple | list) else (made,)
+        traced = self._traced("ReKey", function)
+        items = traced if isinstance(traced, tuple | list) else (traced,)
         keys = tuple(_integer(recorded(k, "ReKey")) for k in items)
         return self._with(ra.ReKey(self.plan, keys))
 
@@ -189,8 +189,8 @@ class Relation:
         Args:
             function: A condition on the key's components; comparisons are combined with &, | and ~.
         """
-        made = recorded(self._traced("Filter", function), "Filter")
-        return self._with(ra.Filter(self.plan, made))
+        condition = recorded(self._traced("Filter", function), "Filter")
+        return self._with(ra.Filter(self.plan, condition))
 
     def transform(self, kernel: Kernel | Combine) -> Relation:
         """λ: applies a kernel, or a function of one element as in `tra.map`, to every array.
@@ -294,18 +294,18 @@ class Relation:
     def _traced(self, what: str, function: Callable[..., object]) -> object:
         bounds = {key_label(n).name: (0, b) for n, b in enumerate(self.schema.bounds)}
         labels = [key_label(n) for n in range(len(self.schema.bounds))]
-        made: object = trace(function, labels, bounds, what)
-        return made
+        traced: object = trace(function, labels, bounds, what)
+        return traced
 
     def _apart(self, other: Relation) -> Relation:
         """Renames the arrays of the relation whose names have another meaning in `other`."""
         names: dict[str, str] = {}
         for name, array in self.arrays.items():
-            found, n = name, 0
-            while found in other.arrays and other.arrays[found] is not array:
+            new, n = name, 0
+            while new in other.arrays and other.arrays[new] is not array:
                 n += 1
-                found = f"{name}_{n}"
-            names[name] = found
+                new = f"{name}_{n}"
+            names[name] = new
 
         def visit(node: ra.Node) -> ra.Node:
             if not isinstance(node, ra.Scan) or names[node.tensor.name] == node.tensor.name:

@@ -177,13 +177,13 @@ class _Builder:
         own = set(self._numbers)
         if not own:
             return []
-        made = [place for place in self._slots if place not in self._inputs]
+        computed = [place for place in self._slots if place not in self._inputs]
         outside = {
             n
-            for n in (*own.difference(self._loads), *(n for n, _ in made))
+            for n in (*own.difference(self._loads), *(n for n, _ in computed))
             if n in self._program.roots or not own.issuperset(readers[n])
         }
-        results = [place for place in made if place[0] in outside]
+        results = [place for place in computed if place[0] in outside]
         names = {place: f"{place[0]}.{place[1]}" for place in self._inputs}
         run: Run | None = None
         if results:
@@ -250,8 +250,8 @@ class _Builder:
         slots = tuple(map(self._slot, sources))
         for place in targets:
             self._slots[place] = self._new()
-        made = tuple(self._slots[place] for place in targets)
-        self._steps.append(Step(nodes, "", run, slots, made, (), 0, runner=runner))
+        results = tuple(self._slots[place] for place in targets)
+        self._steps.append(Step(nodes, "", run, slots, results, (), 0, runner=runner))
 
     def _slot(self, place: Place) -> int:
         """Returns the slot of a tile, which is an input if no step here produces it."""

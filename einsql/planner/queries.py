@@ -15,7 +15,8 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.core.unknowns import Recorder
 from einsql.errors import Error
-from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output, apart
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
+from einsql.ir.einsum.graph_rewriting import apart
 from einsql.planner.compile import compiled
 from einsql.planner.context import Context
 from einsql.planner.outcome import Rows

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from einsql.storage.objects import (
     same_form,
 )
 from einsql.storage.out_of_memory import Room
-from einsql.storage.undo_log import Index, Overwritten
+from einsql.storage.undo_log import Index, UndoLog
 from einsql.storage.value_ranges import KnownRanges
 
 _INSTEAD = (
@@ -80,8 +79,7 @@ class Store:
         self._changes = 0
         self._pinned = False
         self._since = object()
-        self._undo = Overwritten()
-        self._savepoints: list[ReferenceType[Overwritten]] = []
+        self._undo = UndoLog()
         self.ranges = KnownRanges()
         self.memory: Room | None = None
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
@@ -162,13 +160,7 @@ class Store:
 
     def overwrite(self, array: np.ndarray, at: Index, values: np.ndarray | np.bool_) -> None:
         """Writes into an array from `overwritable`; undone if the running statement fails."""
-        before = array, at, np.array(array[at])
-        self._undo.append(before)
-        for savepoint in self._savepoints:
-            since = savepoint()
-            if since is not None:
-                since.append(before)
-        array[at] = values
+        self._undo.overwrite(array, at, values)
 
     def placed(self, name: str, before: Mapping[str, np.ndarray], now: PlacedFields) -> None:
         """Replaces the arrays of a stored tensor by the same elements on sites.
@@ -322,10 +314,7 @@ class Store:
     def savepoint(self) -> Callable[[], None]:
         """Records the current objects, and returns a function that restores them."""
         objects, written, changes = dict(self.objects), dict(self._written), self._changes
-        overwritten = Overwritten()
-        # Weak references: a log is needed until its function is dropped. Savepoints may nest.
-        self._savepoints = [r for r in self._savepoints if r() is not None]
-        self._savepoints.append(ref(overwritten))
+        overwritten = self._undo.savepoint()  # recorded until the function is dropped
 
         def restore() -> None:
             overwritten.undo()

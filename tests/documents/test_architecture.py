@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-import io
 import re
-import tokenize
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from einsql.session import script
 
@@ -33,39 +34,50 @@ KINDS_IN_SQL = {
 
 
 @cache
-def _modules() -> dict[str, ast.Module]:
-    """The syntax tree of every module by its dotted name."""
-    trees = {}
+def _texts() -> dict[str, str]:
+    """The text of every module by its dotted name."""
+    texts = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        trees[name.removesuffix(".__init__")] = ast.parse(path.read_text(encoding="utf-8"))
-    return trees
+        texts[name.removesuffix(".__init__")] = path.read_text(encoding="utf-8")
+    return texts
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """Modules of the package that a module imports, and whether a function does it."""
-
-    def visit(node: ast.AST, local: bool) -> Iterator[tuple[str, bool]]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("einsql"):
-                for alias in child.names:
-                    full = f"{child.module}.{alias.name}"
-                    yield (full if full in _modules() else child.module or ""), local
-            elif isinstance(child, ast.Import):
-                for alias in child.names:
-                    if alias.name in _modules():
-                        yield alias.name, local
-            inside = local or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from visit(child, inside)
-
-    return visit(tree, False)
+@cache
+def _trees() -> dict[str, ast.Module]:
+    """The syntax tree of every module."""
+    return {name: ast.parse(text) for name, text in _texts().items()}
 
 
+@cache
+def _nodes() -> dict[type[ast.AST], list[tuple[str, Any]]]:
+    """The nodes of all trees by their class, each with the name of its module."""
+    nodes: dict[type[ast.AST], list[tuple[str, Any]]] = defaultdict(list)
+    for name, tree in _trees().items():
+        for node in ast.walk(tree):
+            nodes[type(node)].append((name, node))
+    return nodes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _memory() -> Iterator[None]:
+    """The trees take hundreds of megabytes, so later tests run without them."""
+    yield
+    _nodes.cache_clear()
+    _trees.cache_clear()
+
+
+@cache
 def _edges() -> dict[str, set[str]]:
-    return {
-        name: {target for target, _ in _imports(tree) if target != name}
-        for name, tree in _modules().items()
-    }
+    """The other modules of the package that each module imports, also lazily and for types."""
+    edges: dict[str, set[str]] = {name: set() for name in _texts()}
+    for name, node in _nodes()[ast.ImportFrom]:
+        if (node.module or "").startswith("einsql"):
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            edges[name] |= {target if target in edges else node.module for target in full}
+    for name, node in _nodes()[ast.Import]:
+        edges[name] |= {alias.name for alias in node.names if alias.name in edges}
+    return {name: targets - {name} for name, targets in edges.items()}
 
 
 def _reaches(edges: dict[str, set[str]], start: str) -> set[str]:
@@ -106,57 +118,43 @@ def test_folders_are_small() -> None:
 
 
 def test_few_imports_stand_in_functions() -> None:
-    functions = (
-        node
-        for tree in _modules().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    functions = [*_nodes()[ast.FunctionDef], *_nodes()[ast.AsyncFunctionDef]]
+    lines: dict[str, set[int]] = defaultdict(set)
+    for name, function in functions:
+        lines[name] |= set(range(function.lineno, function.end_lineno + 1))
+    assert (
+        sum(
+            node.lineno in lines[name]
+            for name, node in _nodes()[ast.ImportFrom]
+            if (node.module or "").startswith("einsql")
+        )
+        <= 80
     )
-    statements = {
-        id(node)
-        for function in functions
-        for node in ast.walk(function)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("einsql")
-    }
-    assert len(statements) <= 80
 
 
 def test_private_attributes_stay_private() -> None:
     count = 0
-    for tree in _modules().values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                private = node.attr.startswith("_") and not node.attr.startswith("__")
-                count += private and node.value.id not in ("self", "cls")
+    for _, node in _nodes()[ast.Attribute]:
+        if isinstance(node.value, ast.Name) and node.value.id not in ("self", "cls"):
+            count += node.attr.startswith("_") and not node.attr.startswith("__")
     assert count <= 60
 
 
 def test_only_session_and_frontends_take_a_connection() -> None:
-    for name, tree in _modules().items():
+    for name, modules in _edges().items():
         if name.split(".")[1:2] in ([], ["session"], ["frontends"], ["tra"]):
             continue
-        modules = {target for target, _ in _imports(tree)}
         assert not modules & {"einsql.session.connection", "einsql.session.cursor"}, name
 
 
 def test_variables_say_what_they_hold() -> None:
-    names = Counter(
-        node.id
-        for tree in _modules().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+    names = Counter(n.id for _, n in _nodes()[ast.Name] if isinstance(n.ctx, ast.Store))
     assert sum(names[word] for word in RESULT_WORDS) <= 320
 
 
 def _kinds_of_fields() -> set[str]:
     """Names of the classes of fields: `Fields`, `Sparse`, and all that inherit from them."""
-    classes = [
-        node
-        for tree in _modules().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    ]
+    classes = [node for _, node in _nodes()[ast.ClassDef]]
     kinds = {"Fields", "Sparse"}
     known = 0
     while known < len(kinds):
@@ -173,14 +171,13 @@ def test_fields_are_asked_rather_than_their_classes() -> None:
     """`isinstance`, patterns of `match` and `type(…) is` count; comparisons with `dict` do not."""
     kinds, asked = _kinds_of_fields(), 0
     assert {"LocalFields", "RemoteFields", "PlacedFields", "RankFields", "SparseFields"} <= kinds
-    for tree in _modules().values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _names_in(node.func) & {"isinstance", "issubclass"}:
-                asked += bool(kinds & _names_in(*node.args[1:]))
-            elif isinstance(node, ast.MatchClass):
-                asked += bool(kinds & _names_in(node.cls))
-            elif isinstance(node, ast.Compare):
-                asked += bool(kinds & _names_in(*node.comparators))
+    for _, node in _nodes()[ast.Call]:
+        if _names_in(node.func) & {"isinstance", "issubclass"}:
+            asked += bool(kinds & _names_in(*node.args[1:]))
+    for _, node in _nodes()[ast.MatchClass]:
+        asked += bool(kinds & _names_in(node.cls))
+    for _, node in _nodes()[ast.Compare]:
+        asked += bool(kinds & _names_in(*node.comparators))
     assert asked <= 15
 
 
@@ -195,16 +192,9 @@ def _is_number(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Tuple) and node.elts != [] and all(map(_is_number, node.elts))
 
 
-def _unexplained_numbers(text: str) -> Iterator[tuple[int, str]]:
+def _unexplained_numbers(text: str, body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
     """Line and name of the numeric constants that have neither a docstring nor a comment."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    comments = {
-        token.start[0]
-        for token in tokens
-        if token.type == tokenize.COMMENT
-        and not re.match(r"# (fmt|noqa|type|pragma)\b", token.string)
-    }
-    body = ast.parse(text).body
+    lines = text.splitlines()
     for node, following in zip(body, [*body[1:], None], strict=True):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or not _is_number(node.value):
             continue
@@ -214,12 +204,13 @@ def _unexplained_numbers(text: str) -> Iterator[tuple[int, str]]:
             and isinstance(following.value, ast.Constant)
             and isinstance(following.value.value, str)
         )
-        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        # A number contains no "#", so one begins a comment.
+        comments = " ".join(re.findall("#.*", "\n".join(lines[node.lineno - 1 : node.end_lineno])))
         if (
             isinstance(target, ast.Name)
             and target.id.isupper()
             and not docstring
-            and comments.isdisjoint(lines)
+            and not re.sub(r"# (fmt|noqa|type|pragma)\b[^#]*", "", comments).strip()
         ):
             yield node.lineno, target.id
 
@@ -227,9 +218,9 @@ def _unexplained_numbers(text: str) -> Iterator[tuple[int, str]]:
 def test_numeric_constants_have_a_unit_and_a_reason() -> None:
     """The failure lists each constant without a docstring below it or a comment on its line."""
     missing = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for line, name in _unexplained_numbers(path.read_text(encoding="utf-8"))
+        f"{module}:{line}: {name}"
+        for module, text in _texts().items()
+        for line, name in _unexplained_numbers(text, _trees()[module].body)
     ]
     assert missing == [], "\n".join(["", *missing])
 
@@ -238,9 +229,7 @@ def test_strings_encode_no_kinds() -> None:
     """Kinds are classes or enumerations; NumPy's kinds of dtypes are letters."""
     comparing = {
         name
-        for name, tree in _modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Compare)
+        for name, node in _nodes()[ast.Compare]
         if isinstance(node.left, ast.Attribute) and node.left.attr == "kind"
         for op, side in zip(node.ops, node.comparators, strict=True)
         if not (isinstance(op, ast.In | ast.NotIn) and isinstance(side, ast.Constant))
@@ -255,9 +244,8 @@ def test_names_encode_no_kinds() -> None:
     marks = ("?", " (table)", "RANGE(", "ZEROS<")
     tests = [
         (name, ast.unparse(node))
-        for name, tree in _modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        for name, node in _nodes()[ast.Call]
+        if isinstance(node.func, ast.Attribute)
         if node.func.attr in ("startswith", "endswith", "removeprefix", "removesuffix")
         if any(isinstance(a, ast.Constant) and a.value in marks for a in node.args)
     ]
@@ -265,8 +253,7 @@ def test_names_encode_no_kinds() -> None:
 
 
 def test_the_formatter_formats() -> None:
-    texts = (path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
-    assert sum(text.count("# fmt: skip") for text in texts) <= 60
+    assert sum(text.count("# fmt: skip") for text in _texts().values()) <= 60
 
 
 def test_one_function_shows_the_way_of_a_statement() -> None:

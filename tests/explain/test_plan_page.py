@@ -23,6 +23,7 @@ from einsql.explain.drawing.layout import GAP, layered
 from einsql.explain.explanation import Explanation
 from einsql.explain.report import GraphReport
 from einsql.frontends.console.main import main
+from tests.support.samples import sample
 
 SOFTMAX = """WITH e AS (SELECT i, j, EXP(val - MAX(val) OVER (PARTITION BY i)) AS v FROM x)
 SELECT i, j, v / SUM(v) OVER (PARTITION BY i) AS v FROM e"""
@@ -162,7 +163,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[float, float]], list[tuple[int, 
     return sizes, edges
 
 
-@settings(max_examples=150)
+@settings(max_examples=sample(50, 150))
 @given(graphs())
 def test_boxes_stand_apart_and_edges_run_down(
     graph: tuple[list[tuple[float, float]], list[tuple[int, int]]],

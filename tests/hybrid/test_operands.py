@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -63,8 +64,7 @@ def _both(seed: int, edges: int) -> tuple[einsql.Connection, duckdb.DuckDBPyConn
     ours.register("x", x, ("n", "f"))
     kind = "FLOAT" if x.dtype == np.float32 else "DOUBLE"
     theirs.execute(f"CREATE TABLE x (n BIGINT, f BIGINT, val {kind})")
-    for (n, f), value in np.ndenumerate(x):
-        theirs.execute("INSERT INTO x VALUES (?, ?, ?)", [n, f, float(value)])
+    _insert(theirs, "x", [(n, f, float(value)) for (n, f), value in np.ndenumerate(x)])
     rows = _rows(rng, edges, 6)
     for con in (ours, theirs):
         con.execute("CREATE TABLE edges (src INTEGER, dst BIGINT, w DOUBLE, ok BOOLEAN)")
@@ -72,14 +72,26 @@ def _both(seed: int, edges: int) -> tuple[einsql.Connection, duckdb.DuckDBPyConn
             "CREATE TABLE labels (id TINYINT, label INTEGER, name VARCHAR, far BIGINT, "
             "small SMALLINT, val VARCHAR)"
         )
-        for row in rows:
-            con.execute("INSERT INTO edges VALUES (?, ?, ?, ?)", row)
-        for n in range(min(edges, 8)):
-            con.execute(
-                "INSERT INTO labels VALUES (?, ?, ?, ?, ?, '0.25')",
-                (n % 7, n % 3 - 1, f"l{n % 4}", (n % 2) * 2**22, n),
-            )
+        _insert(con, "edges", rows)
+        _insert(
+            con,
+            "labels",
+            [
+                (n % 7, n % 3 - 1, f"l{n % 4}", (n % 2) * 2**22, n, "0.25")
+                for n in range(min(edges, 8))
+            ],
+        )
     return ours, theirs
+
+
+def _insert(
+    con: einsql.Connection | duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[Any, ...]]
+) -> None:
+    """Inserts rows by one statement."""
+    if rows:
+        row = f"({', '.join('?' * len(rows[0]))})"
+        values = ", ".join([row] * len(rows))
+        con.execute(f"INSERT INTO {table} VALUES {values}", [v for r in rows for v in r])
 
 
 def _sorted(rows: list[Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import cycle, permutations
 
 import numpy as np
 import pytest
@@ -32,6 +32,10 @@ va AS (SELECT s, h, AVG((x.val - mu.val) * (x.val - mu.val)) AS val
 SELECT {keys}, (x.val - mu.val) / SQRT(va.val + 1e-5::FLOAT) AS val
 FROM x JOIN mu USING (h, s) JOIN va USING (h, s)"""
 CAUSAL = "WHERE t <= s"
+Orders = list[tuple[str, ...]]
+ORDERS: Orders = list(permutations("hst"))
+EVERY = sample([("", ORDERS[::2]), (CAUSAL, ORDERS[1::2])], [("", ORDERS), (CAUSAL, ORDERS)])
+"""Conditions, each with orders of the keys of scores; every order is at one of them."""
 
 
 def _array(name: str, dims: str) -> np.ndarray:
@@ -87,53 +91,65 @@ def _compare(con: einsql.Connection, sql: str, keys: str, wanted: np.ndarray, ax
     )
 
 
-@pytest.mark.parametrize("where", ["", CAUSAL])
+@pytest.mark.parametrize(("where", "orders"), EVERY)
 @pytest.mark.parametrize(
     "layouts", sample([("shd", "thd")], [("hsd", "htd"), ("shd", "thd"), ("hds", "tdh")])
 )
 def test_attention_is_one_group_in_every_order(
-    con: einsql.Connection, where: str, layouts: tuple[str, str]
+    con: einsql.Connection, where: str, orders: Orders, layouts: tuple[str, str]
 ) -> None:
     _register(con, q=layouts[0], k=layouts[1], v=layouts[1])
     wanted = np.einsum("hst,htd->hsd", _weights(_scores(bool(where))), _double("v"))
-    for scores, out in zip(permutations("hst"), permutations("hsd"), strict=True):
-        keys, last = ", ".join(scores), ", ".join(out)
+    for scores in orders:
+        keys, last = ", ".join(scores), ", ".join(scores).replace("t", "d")
         sql = ATTENTION.format(keys=keys, where=where, last=last)
         assert _groups(con, sql) == [("r0..r5", "group")], sql
         _compare(con, sql, last, wanted, "hsd")
 
 
-@pytest.mark.parametrize("where", ["", CAUSAL])
-def test_weights_are_one_group_in_every_order(con: einsql.Connection, where: str) -> None:
+@pytest.mark.parametrize(("where", "orders"), EVERY)
+def test_weights_are_one_group_in_every_order(
+    con: einsql.Connection, where: str, orders: Orders
+) -> None:
     _register(con, q="hsd", k="htd")
     wanted = _weights(_scores(bool(where)))
-    for scores in permutations("hst"):
+    for scores in orders:
         keys = ", ".join(scores)
         sql = f"WITH {SCORES}{SOFTMAX}SELECT {keys}, val FROM p".format(keys=keys, where=where)
         assert _groups(con, sql) == [("r0..r4", "group")], sql
         _compare(con, sql, keys, wanted, "hst")
 
 
-@pytest.mark.parametrize("where", ["", CAUSAL])
-def test_cross_entropy_is_one_group_in_every_order(con: einsql.Connection, where: str) -> None:
+@pytest.mark.parametrize(("where", "orders"), EVERY)
+def test_cross_entropy_is_one_group_in_every_order(
+    con: einsql.Connection, where: str, orders: Orders
+) -> None:
     _register(con, q="dsh", k="htd")
     scores = _scores(bool(where))
     top = scores.max(2)
     wanted = np.log(np.exp(scores - top[..., None]).sum(2)) + top
-    for order, last in zip(permutations("hst"), ("h, s", "s, h") * 3, strict=True):
+    for order, last in zip(orders, cycle(("h, s", "s, h")), strict=False):
         sql = ENTROPY.format(keys=", ".join(order), where=where, last=last)
         assert _groups(con, sql) == [("r0..r3", "group")], sql
         _compare(con, sql, last, wanted, "hs")
 
 
-@pytest.mark.parametrize("layout", sample(["hst", "tsh"], list(map("".join, permutations("hst")))))
-def test_norms_give_the_same_in_every_order_and_layout(con: einsql.Connection, layout: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "orders"),
+    sample(
+        [("hst", ORDERS[::2]), ("tsh", ORDERS[1::2])],
+        [("".join(layout), ORDERS) for layout in ORDERS],
+    ),
+)
+def test_norms_give_the_same_in_every_order_and_layout(
+    con: einsql.Connection, layout: str, orders: Orders
+) -> None:
     """Softmax is one group. Layer norm is one unless it reads across rows and passes no matrix."""
     _register(con, x=layout)
     x = _double("x")
     low = x - x.mean(2, keepdims=True)
     normed = low / np.sqrt((low * low).mean(2, keepdims=True) + 1e-5)
-    for order in permutations("hst"):
+    for order in orders:
         keys = ", ".join(order)
         softmax = f"WITH {SOFTMAX}SELECT {{keys}}, val FROM p"
         for sql, wanted in ((softmax, _weights(x)), (NORM, normed)):

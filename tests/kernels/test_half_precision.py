@@ -34,7 +34,7 @@ from einsql.kernels.vectorized.vector import compile_vector
 from tests.kernels.indexed import convolutions, segments
 from tests.kernels.nodes import Case, Runner, cases, check, no_tick
 from tests.kernels.test_kernels import products
-from tests.support.samples import combinations
+from tests.support.samples import combinations, sample
 
 Compile = Callable[[EinSum], Runner]
 BF, H, F, D = DType.BFLOAT16, DType.HALF, DType.FLOAT, DType.DOUBLE
@@ -78,7 +78,7 @@ def test_kernels_of_floats(kind: str, short: DType) -> None:
         "segments": segments(dtypes=(F,)),
     }[kind]
 
-    @settings(max_examples=60 if kind == "products" else 15)
+    @settings(max_examples=sample(30, 60) if kind == "products" else sample(6, 15))
     @given(strategy)
     def answers(case: Case) -> None:
         name = compile_node(case.node, jit="always").kernel
@@ -91,7 +91,7 @@ def test_kernels_of_floats(kind: str, short: DType) -> None:
     answers()
 
 
-@settings(max_examples=150)
+@settings(max_examples=sample(60, 150))
 @given(cases())
 def test_every_tier(case: Case) -> None:
     """Short operands and results among all others, by the kernels that are chosen."""

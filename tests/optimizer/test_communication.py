@@ -20,6 +20,7 @@ from einsql.optimizer.decomposition.problem import Problem
 from einsql.planner.plan import Plan
 from tests.engine.test_sites import CHAIN, QUERIES, chain, connection, explained
 from tests.support.plans import cached, planned, tree_of
+from tests.support.samples import sample
 
 CHANCE = np.random.default_rng(11)
 
@@ -140,7 +141,7 @@ DIVIDED = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sample([1], range(3)))
 def test_any_cut_gives_the_same_answers_and_sends_what_is_planned(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -20,6 +20,7 @@ from einsql.optimizer.site_optimizer import SitePlan
 from tests.optimizer.graphs import data, random_graph, run
 from tests.support.levels import by_sites, same_fields
 from tests.support.plans import planned, tree_of
+from tests.support.samples import sample
 
 SHAPES = {"a": (64, 32), "b": (32, 256), "c": (256, 8), "d": (64, 256), "e": (64, 256)}
 DIMS = {"a": "ij", "b": "jk", "c": "kl", "d": "ik", "e": "ik"}
@@ -87,7 +88,7 @@ def test_a_rule_that_fires_sends_less_is_traced_and_can_be_disabled(
 def test_both_sides_of_each_exchange_mean_the_same() -> None:
     """The cut of a map or a join by its operand or reader, in the interpreter of IA."""
     compared: Counter[CutRule] = Counter()
-    for seed in range(400, 640):
+    for seed in range(400, sample(480, 640)):
         root = random_graph(seed)
         inputs = data(root, seed)
         wanted = run(root, inputs)
@@ -106,4 +107,4 @@ def test_both_sides_of_each_exchange_mean_the_same() -> None:
                 (plan,) = physical_plan(root, cut=cut).roots
                 same_fields(root, by_sites(plan, root, inputs), wanted, 1e-9)
                 compared[rule] += 1
-    assert min(compared[CutRule.MAP_AND_MOVE], compared[CutRule.MOVE_BEFORE_JOIN]) > 10
+    assert min(compared[CutRule.MAP_AND_MOVE], compared[CutRule.MOVE_BEFORE_JOIN]) > sample(3, 10)

@@ -97,12 +97,8 @@ def test_the_process_does_not_matter() -> None:
         "from tests.optimizer.test_fingerprint import *\n"
         "print([fingerprint(*roots) for roots in optimized()])"
     )
-    outputs = set()
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        ran = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, check=True
-        )
-        outputs.add(ran.stdout.decode())
-    (printed,) = outputs
-    assert printed == f"{[fingerprint(*roots) for roots in optimized()]}\n"
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}  # this process has another one
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, check=True
+    )
+    assert ran.stdout.decode() == f"{[fingerprint(*roots) for roots in optimized()]}\n"

@@ -25,6 +25,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.optimizer import optimize
 from tests.optimizer.graphs import assert_equal_results, data, key, less, tensor
+from tests.support.samples import sample
 
 B, I64, D = DType.BOOLEAN, DType.BIGINT, DType.DOUBLE
 
@@ -65,7 +66,7 @@ def _expression(chance: Random) -> Expr:
     return Affine(steps, chance.randint(-2, 2)).expr()
 
 
-@settings(max_examples=400)
+@settings(max_examples=sample(100, 400))
 @given(seed=st.integers(0, 2**32))
 def test_computed_keys_keep_their_meaning(seed: int) -> None:
     graph = windows(seed)

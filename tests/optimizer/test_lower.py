@@ -33,8 +33,8 @@ from einsql.ir.einsum.graph import (
     call,
     children,
     walk,
-    with_sources,
 )
+from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.ir.ia.plan import bytes_sent
 from einsql.ir.ia.printer import format_implementation
@@ -238,7 +238,7 @@ def _cuts_of_strategies(root: Node) -> list[Decomposition]:
     return list(different.values())
 
 
-@pytest.mark.parametrize("seed", sample([0, 4], range(5)))
+@pytest.mark.parametrize("seed", sample([4], range(5)))
 def test_random_queries_under_the_cuts_of_every_strategy(seed: int) -> None:
     queries = sample(8, 20)
     assert lowered_everywhere(queries, seed) > queries

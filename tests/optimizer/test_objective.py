@@ -17,7 +17,7 @@ from einsql.optimizer.decomposition.refinement import refine
 from einsql.optimizer.decomposition.seconds import _overlap
 from einsql.optimizer.decomposition.vectors import products, viable
 from tests.optimizer.problems import Builder, random_problem
-from tests.support.samples import combinations
+from tests.support.samples import combinations, sample
 
 SLOW_NETWORK = Machine(network=1e6, latency=1e-4)
 OBJECTIVES = ("floats", "seconds", "seconds, slow network")
@@ -190,7 +190,8 @@ def test_a_shared_layout_may_be_finer_than_what_any_reader_wants() -> None:
 def test_no_strategy_beats_the_default_in_its_own_objective(seed: int, name: str) -> None:
     problem = random_problem(seed, 6 + seed % 5)
     labels = {x for v in problem.vertices for x in v.labels}
-    for p in (2, 5, 8, 16):
+    every = (2, 5, 8, 16)
+    for p in sample(every[seed % 4 :][:1], every):
         o = objective(name, p)
         least = cut_problem(problem, p, objective=o)
         assert cut_problem(problem, p, "exact", o).cost == pytest.approx(least.cost, rel=1e-9)

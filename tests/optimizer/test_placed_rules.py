@@ -12,7 +12,8 @@ from einsql import tra
 from einsql.core.schema import DType
 from einsql.errors import DataError, ProgrammingError
 from einsql.ir.einsum.cells import sized
-from einsql.ir.einsum.graph import Label, with_sources
+from einsql.ir.einsum.graph import Label
+from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.ir.ia.interpreter import evaluate_physical
 from einsql.ir.ia.plan import LocalJoin, LocalMap, bytes_sent
 from einsql.ir.remembered import remembering
@@ -22,12 +23,13 @@ from einsql.optimizer.placement.physical import physical_plan
 from einsql.optimizer.tra import RULES, Costs, Weights
 from einsql.optimizer.tra.beam import Neighbours
 from tests.optimizer.graphs import data, equals, key, random_graph, tensor
+from tests.support.samples import sample
 
 
 def test_no_rule_improves_a_placed_plan_and_all_keep_its_meaning() -> None:
     """Cuts and placement have the outcomes of the rules, as the documentation tells."""
     fired: Counter[str] = Counter()
-    for seed in range(100, 130):
+    for seed in sample(range(118, 127), range(100, 130)):
         root = random_graph(seed)
         inputs = data(root, seed)
         for sites, strategy in ((2, "eindecomp"), (4, "equal"), (5, "eindecomp")):
@@ -49,7 +51,7 @@ def test_no_rule_improves_a_placed_plan_and_all_keep_its_meaning() -> None:
                 for place, record in wanted.items():
                     for name, array in record.items():
                         np.testing.assert_array_equal(blocks[place][name], array)
-    assert fired["R2-6"] > 100
+    assert fired["R2-6"] > sample(30, 100)
     assert fired["BMM"] > 0
 
 

@@ -33,6 +33,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.optimizer import optimize
 from tests.optimizer.graphs import assert_equal_results, data, key, less, tensor
+from tests.support.samples import sample
 
 B, I32, I64, F, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.FLOAT, DType.DOUBLE
 FLAG = Output(PRESENT, (TRUE,), B, "bool_or")
@@ -90,7 +91,7 @@ def conditions(draw: st.DrawFn) -> Expr:
     return conj(*terms)
 
 
-@settings(max_examples=150)
+@settings(max_examples=sample(60, 150))
 @given(
     condition=conditions(),
     seed=st.integers(0, 2**32),

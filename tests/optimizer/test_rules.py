@@ -47,6 +47,7 @@ from tests.optimizer.graphs import (
     random_join,
     tensor,
 )
+from tests.support.samples import sample
 
 B, I64, D = DType.BOOLEAN, DType.BIGINT, DType.DOUBLE
 NAMES = [r.name for r in RULES]
@@ -347,7 +348,7 @@ def test_no_rule_is_without_an_example() -> None:
     assert [r for s in STAGES for r in s.rules if r.name not in NAMES] == []
 
 
-@settings(max_examples=250)
+@settings(max_examples=sample(80, 250))
 @given(seed=st.integers(0, 2**32), off=st.sets(st.sampled_from(NAMES), max_size=5))
 def test_random_graphs_keep_their_meaning(seed: int, off: set[str]) -> None:
     check(random_graph(seed), seed, disabled=frozenset(off))
@@ -378,7 +379,7 @@ def in_order(root: EinSum) -> EinSum:
 
 
 def test_states_stay_in_the_order_of_the_axes() -> None:
-    for seed in range(150):
+    for seed in sample(range(50), range(150)):
         check(in_order(random_join(seed) if seed % 3 == 0 else random_graph(seed)), seed)
     turned = einsum("ij->", X, reduction="sum")
     equal = einsum("ik,kj->", X, Y, value=val(1), reduction="sum")
@@ -389,7 +390,7 @@ def test_states_stay_in_the_order_of_the_axes() -> None:
             check(in_order(replace(graph, axes=graph.axes[::-1])), seed)
 
 
-@settings(max_examples=120)
+@settings(max_examples=sample(40, 120))
 @given(seed=st.integers(0, 2**32))
 def test_joins_keep_their_meaning_in_every_order(seed: int) -> None:
     check(random_join(seed), seed)
@@ -397,8 +398,6 @@ def test_joins_keep_their_meaning_in_every_order(seed: int) -> None:
 
 def test_rules_fire_on_random_graphs() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(300):
-        counts += fired(check(random_graph(seed), seed))
     for seed in range(20):
         counts += fired(check(random_join(seed), seed))
     for rare in (
@@ -415,6 +414,10 @@ def test_rules_fire_on_random_graphs() -> None:
         ordering,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
+    for seed in range(300):
+        if set(counts) == set(NAMES):
+            break
+        counts += fired(check(random_graph(seed), seed))
     assert set(counts) == set(NAMES)
 
 

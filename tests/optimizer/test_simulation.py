@@ -30,7 +30,7 @@ from einsql.storage.fields import Fields
 from tests.engine.test_sites import QUERIES, connection, explained
 from tests.support.networks import FFNN, connected, ffnn, transformer
 from tests.support.plans import planned
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample
 
 NETWORKS = {
     "ffnn": (ffnn(24, 16, 12, 8), FFNN),
@@ -54,10 +54,9 @@ def plan_of(con: einsql.Connection, sql: str) -> Plan:
 def programs() -> dict[str, Program]:
     """Plans of several kinds: with copies, merges of both kinds, uneven tiles, halos."""
     made = {}
-    for n, sql in enumerate(QUERIES):
-        for sites in (1, 2, 3, 4, 8):
-            con = connection(sites)
-            made[f"{n} at {sites}"] = _placed(plan_of(con, sql), con)
+    for sql, sites in combinations(QUERIES, (1, 2, 3, 4, 8)):
+        con = connection(sites)
+        made[f"{QUERIES.index(sql)} at {sites}"] = _placed(plan_of(con, sql), con)
     for name, (tensors, sql) in NETWORKS.items():
         for sites, strategy in ((4, "eindecomp"), (8, "megatron"), (6, "equal"), (8, "model")):
             con = connected(tensors)
@@ -83,12 +82,13 @@ def random_cluster(pick: Random) -> Topology:
 
 @pytest.mark.parametrize("sites", sample([4], [2, 3, 4, 8]))
 def test_sites_send_in_a_simulation_what_they_send_in_a_run(sites: int) -> None:
-    cases = [(connection(sites, s), q) for q in QUERIES for s in ("eindecomp", "paper", "equal")]
-    for tensors, sql in NETWORKS.values():
-        for strategy in ("eindecomp", "megatron", "sequence", "attention", "model", "equal"):
-            con = connected(tensors)
-            con.execute(f"SET jit = 'never'; SET sites = {sites}; SET strategy = '{strategy}'")
-            cases.append((con, sql))
+    small = combinations(QUERIES, ("eindecomp", "paper", "equal"))
+    cases = [(connection(sites, strategy), sql) for sql, strategy in small]
+    strategies = ("eindecomp", "megatron", "sequence", "attention", "model", "equal")
+    for (tensors, sql), strategy in combinations(list(NETWORKS.values()), strategies):
+        con = connected(tensors)
+        con.execute(f"SET jit = 'never'; SET sites = {sites}; SET strategy = '{strategy}'")
+        cases.append((con, sql))
     for con, sql in cases:
         plan, read = plan_and_inputs(con, sql)
         assert plan.placed is not None

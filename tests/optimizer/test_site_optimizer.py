@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -18,7 +17,7 @@ from einsql.optimizer.decomposition.vectors import viable
 from einsql.optimizer.site_optimizer import SitePlan
 from einsql.optimizer.tra import RULES
 from tests.support.plans import planned, tree_of
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample
 
 PRODUCT = """SELECT a.i, b.k, SUM(a.val * b.val) AS val FROM a, b WHERE a.j = b.j
 GROUP BY a.i, b.k"""
@@ -108,7 +107,7 @@ def test_rules_never_make_a_plan_costlier_and_disabling_a_named_rule_changes_the
         _stored(con, "c", "kl", (k, width), f"k {parts[4]}, l {parts[5]}")
         con.execute("SET sites = 1")
         expected = con.execute(CHAIN).fetchall()
-        for sites, cost in product((6, 8), ("seconds", "floats")):
+        for sites, cost in combinations((6, 8), ("seconds", "floats")):
             plan = _plan(con, CHAIN, sites, cost)
             applied += len(plan.trace)
             assert all(step.after < step.before for step in plan.trace)

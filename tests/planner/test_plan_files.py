@@ -52,7 +52,9 @@ def test_an_exported_plan_comes_back_as_it_was(sql: str, path: Path) -> None:
         assert report(con, sql)["nodes"] == before["nodes"]  # the file precedes the strategy
 
 
-@pytest.mark.parametrize("strategy", ["eindecomp", "megatron", "model"])
+@pytest.mark.parametrize(
+    "strategy", sample(["eindecomp", "model"], ["eindecomp", "megatron", "model"])
+)
 def test_networks_with_copies_come_back(strategy: str, path: Path) -> None:
     tensors, layer = transformer(1)
     for con, sql in ((connected(ffnn(16, 12, 8, 10)), FFNN), (connected(tensors), layer)):
@@ -146,7 +148,7 @@ def test_the_mesh_orders_the_grid(path: Path) -> None:
 def test_random_cuts_give_the_answers_and_the_planned_bytes(sql: str, path: Path) -> None:
     chance = Random(QUERIES.index(sql))
     expected = connection().execute(sql).fetchall()
-    for sites in (2, 3, 5):
+    for sites in sample((3,), (2, 3, 5)):
         con = connection(sites)
         content = export(con, path, sql)
         con.execute(f"SET plan = '{path}'")

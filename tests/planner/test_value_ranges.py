@@ -83,7 +83,7 @@ def test_registered_ids(sql: str, contents: str, sites: int) -> None:
 @pytest.mark.parametrize(
     ("sql", "sites"),
     sample(
-        list(zip(QUERIES[::2], (1, 4) * len(QUERIES), strict=False)), list(product(QUERIES, (1, 4)))
+        list(zip(QUERIES[::3], (1, 4) * len(QUERIES), strict=False)), list(product(QUERIES, (1, 4)))
     ),
 )
 def test_changed_arrays(sql: str, sites: int) -> None:
@@ -110,7 +110,7 @@ def stored(con: einsql.Connection, ids: list[int]) -> None:
     con.execute(f"INSERT INTO ids VALUES {values}")
 
 
-@pytest.mark.parametrize("sites", [1, 4])
+@pytest.mark.parametrize("sites", sample([4], [1, 4]))
 def test_stored_ids(sites: int, tmp_path: Path) -> None:
     con = einsql.connect(str(tmp_path / "model.db"), config={"sites": sites})
     ids = [0, 29, 7, 7, 12, 3]
@@ -187,7 +187,7 @@ def declared(con: einsql.Connection, ids: list[int], check: str) -> None:
         f"WHEN {s} THEN {v} " for s, v in enumerate(ids)) + "END")  # fmt: skip
 
 
-@pytest.mark.parametrize("sites", [1, 4])
+@pytest.mark.parametrize("sites", sample([4], [1, 4]))
 def test_a_declared_range_needs_no_data(sites: int) -> None:
     con = einsql.connect(config={"sites": sites})
     ids = [0, 29, 7, 7, 12, 3]

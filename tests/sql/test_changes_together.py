@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.engine.ranks.driver import Cluster
+from einsql.engine.ranks.start import starting
+from tests.engine.ranks.conftest import close_alone
 from tests.support.samples import combinations, sample
 
 BOTH = """
@@ -178,13 +181,25 @@ def test_parts_of_tables_alone_are_duckdbs(con: einsql.Connection) -> None:
 # ---- several INSERTs into one tensor
 
 
-@pytest.fixture(params=[None, 2], ids=["one site", "two ranks"])
-def place(request: pytest.FixtureRequest) -> Iterator[einsql.Connection]:
-    if request.param:
-        pytest.importorskip("mpi4py", reason="it starts MPI ranks")
-    with einsql.connect(config={"mpi": request.param} if request.param else None) as made:
-        prepared(made)
-        yield made
+@pytest.fixture(scope="module", params=[1, 2], ids=["one site", "two ranks"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | None]:
+    """Ranks that the tests share, as each start of them takes a second."""
+    if request.param == 1:
+        yield None
+        return
+    pytest.importorskip("mpi4py", reason="it starts MPI ranks")
+    started = Cluster(starting(request.param))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def place(cluster: Cluster | None) -> Iterator[einsql.Connection]:
+    con = einsql.Connection(cluster)
+    con.execute(f"SET sites = {1 if cluster is None else cluster.ranks}")
+    prepared(con)
+    yield con
+    close_alone(con)
 
 
 INSERTS = [

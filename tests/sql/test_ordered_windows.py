@@ -9,10 +9,11 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
+from tests.support.samples import sample
 
 KINDS = {"float32": "FLOAT", "float64": "DOUBLE", "int32": "INTEGER"}
 PARTITIONS = ("PARTITION BY r", "PARTITION BY i", "")
@@ -56,6 +57,7 @@ def same(left: Any, right: Any) -> bool:
     return math.isclose(left, right, rel_tol=1e-6, abs_tol=1e-9) or left != left != right
 
 
+@settings(max_examples=sample(40, 100))
 @given(
     st.sampled_from((*AGGREGATES, *FUNCTIONS)),
     st.sampled_from(PARTITIONS),

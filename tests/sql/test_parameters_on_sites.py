@@ -40,7 +40,7 @@ def planned(con: einsql.Connection, sql: str, many: Sequence[Sequence[object]]) 
     return con.planner_calls - before
 
 
-@pytest.mark.parametrize("sites", [2, 3, 4])
+@pytest.mark.parametrize("sites", sample([3], [2, 3, 4]))
 def test_a_statement_is_planned_as_often_as_at_one_site(sites: int) -> None:
     one, several = session(1), session(sites)
     for sql, many in (*ONCE, *WINDOWS, *SINGLE):
@@ -75,7 +75,7 @@ def test_windows_are_cut_by_every_label() -> None:
         assert con.planner_calls - before == 1
 
 
-@pytest.mark.parametrize("sites", [2, 3, 4])
+@pytest.mark.parametrize("sites", sample([3], [2, 3, 4]))
 def test_random_statements_give_what_literals_give_at_one_site(sites: int) -> None:
     found = parameter_campaign(sample(4, 12), 30 + sites, sites=sites)
     assert not found.differences, "\n\n".join(found.differences)

@@ -9,11 +9,12 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
 from einsql.sql.functions.aggregate_functions import OF_MOMENTS, OF_PAIRS
+from tests.support.samples import sample
 
 KINDS = {"float32": "FLOAT", "float64": "DOUBLE", "int32": "INTEGER", "int64": "BIGINT"}
 FORMS = (
@@ -59,6 +60,7 @@ def same(left: Any, right: Any, error: float = 1e-9) -> bool:
     return math.isclose(left, right, rel_tol=error, abs_tol=error / 100) or left != left != right
 
 
+@settings(max_examples=sample(35, 100))
 @given(
     st.sampled_from(sorted(OF_PAIRS)),
     st.sampled_from(FORMS),
@@ -81,6 +83,7 @@ def test_statistics_of_pairs(
         assert all(same(a[-1], b[-1]) for a, b in zip(answer, expected, strict=True))
 
 
+@settings(max_examples=sample(35, 100))
 @given(
     st.sampled_from(sorted(OF_MOMENTS)),
     st.sampled_from(FORMS),
@@ -103,6 +106,7 @@ def test_statistics_of_moments(
     assert all(same(a[-1], b[-1], 1e-6) for a, b in zip(answer, expected, strict=True))
 
 
+@settings(max_examples=sample(25, 100))
 @given(
     st.sampled_from(("bit_and", "bit_or", "bit_xor")),
     st.sampled_from(FORMS),

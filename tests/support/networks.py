@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import einsql
-from einsql.ir.einsum.graph import Input, Node, children, walk, with_sources
+from einsql.ir.einsum.graph import Input, Node, children, walk
+from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.optimizer import optimize
 from einsql.planner.queries import query_binder
 from einsql.sql.parser.parser import parse

@@ -151,13 +151,13 @@ def pieces(
         box: int64 (keys, 2).
         values: By field, in the shape of the box.
     """
-    found: list[dict[int, Piece]] = [{} for _ in range(count)]
+    pieces: list[dict[int, Piece]] = [{} for _ in range(count)]
     shared = common(boxes, box)
     for n in np.flatnonzero(volumes(shared) > 0).tolist():
         inside = slices(shared[n], box[:, 0])
         new = {k: a[inside] for k, a in values.items()}
-        found[ranks[n]][n] = slices(shared[n], boxes[n, :, 0]), new
-    return found
+        pieces[ranks[n]][n] = slices(shared[n], boxes[n, :, 0]), new
+    return pieces
 
 
 def change(cluster: Cluster, changes: Mapping[int, Sequence[Change]]) -> None:

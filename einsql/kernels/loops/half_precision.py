@@ -210,11 +210,11 @@ def _in_memory_order(array: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarra
 @lru_cache(maxsize=64)
 def _loop(source: DType, target: DType, size: int) -> Runner:
     """Creates a generated loop that converts `size` elements of a type to another type."""
-    given = Input("given", Schema((Key("i", 0, size),), (Field("val", source),)))
+    array = Input("given", Schema((Key("i", 0, size),), (Field("val", source),)))
     value = Value(0, "val", source)
     wide = Call("cast", (value,), target) if source.is_short else value  # a result is rounded
     output = Output("val", (wide,), target)
-    node = EinSum((Axis("i", 0, size),), (Operand(given, ("i",)),), TRUE, ("i",), (output,))
+    node = EinSum((Axis("i", 0, size),), (Operand(array, ("i",)),), TRUE, ("i",), (output,))
     with thread_pool.alone() if size < PARALLEL else nullcontext():
         return compile_loops(node)
 

@@ -90,10 +90,10 @@ def compile_running(node: EinSum, compile_node: CompileRunner) -> Runner | None:
     Returns:
         The runner, or None. Sums of floats add at most 256 terms in sequence.
     """
-    found = _edge(node)
-    if found is None or not _pays(node, found[0]):
+    condition = _edge(node)
+    if condition is None or not _pays(node, condition[0]):
         return None
-    edge, inner, outer = found
+    edge, inner, outer = condition
     bounds = bounds_of(node)
     read = (node.guard, *(e for o in node.outputs for e in (*o.args, o.where)))
     if any(can_raise(e, bounds) for e in read):
@@ -283,13 +283,13 @@ def running_sums(terms: np.ndarray) -> np.ndarray:
     blocks = terms.shape[-1] // BLOCK
     if blocks <= 1:
         return np.asarray(np.add.accumulate(terms, axis=-1))
-    lead, whole = terms.shape[:-1], blocks * BLOCK
+    lead, blocked = terms.shape[:-1], blocks * BLOCK
     sums = np.empty(terms.shape, terms.dtype)
-    inside = terms[..., :whole].reshape(*lead, blocks, BLOCK)
-    tiles = sums[..., :whole].reshape(*lead, blocks, BLOCK)
+    inside = terms[..., :blocked].reshape(*lead, blocks, BLOCK)
+    tiles = sums[..., :blocked].reshape(*lead, blocks, BLOCK)
     np.add.accumulate(inside, axis=-1, out=tiles)
     before = running_sums(np.ascontiguousarray(tiles[..., -1]))
     tiles[..., 1:, :] += before[..., :-1, None]
-    np.add.accumulate(terms[..., whole:], axis=-1, out=sums[..., whole:])
-    sums[..., whole:] += before[..., -1:]
+    np.add.accumulate(terms[..., blocked:], axis=-1, out=sums[..., blocked:])
+    sums[..., blocked:] += before[..., -1:]
     return sums

@@ -18,12 +18,12 @@ from einsql.ir.einsum.graph import (
     Node,
     Roots,
     children,
-    consumers,
     is_turn,
     keepable,
     relabel,
     walk,
 )
+from einsql.ir.einsum.graph_rewriting import consumers
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes
 from einsql.optimizer.decomposition import Cut, Decomposition, Pinned

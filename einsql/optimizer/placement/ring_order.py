@@ -24,8 +24,8 @@ from einsql.ir.einsum.graph import (
     map_exprs,
     rewrite,
     walk,
-    with_sources,
 )
+from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.ir.spmd.program import Exchange, Local, Post, Program, reads, reordered
 
 

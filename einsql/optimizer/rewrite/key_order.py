@@ -12,17 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import (
-    Axis,
-    EinSum,
-    Input,
-    Node,
-    Operand,
-    Roots,
-    Value,
-    view,
-    walk,
-)
+from einsql.ir.einsum.graph import Axis, EinSum, Input, Node, Operand, Roots, Value, walk
+from einsql.ir.einsum.graph_rewriting import view
 from einsql.optimizer.rewrite.node_properties import direct_labels
 from einsql.optimizer.rewrite.rules import Rule
 

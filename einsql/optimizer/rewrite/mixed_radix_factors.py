@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einsql.ir.einsum.affine import Affine, affine_labels
-from einsql.ir.einsum.graph import EinSum, Input, Operand, exprs, labels_of, view
+from einsql.ir.einsum.graph import EinSum, Input, Operand, exprs, labels_of
+from einsql.ir.einsum.graph_rewriting import view
 from einsql.optimizer.rewrite.node_properties import is_contraction, used_labels
 from einsql.optimizer.rewrite.rules import Rule
 

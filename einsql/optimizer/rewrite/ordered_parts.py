@@ -23,8 +23,8 @@ from einsql.ir.einsum.graph import (
     Value,
     hint_over,
     walk,
-    with_sources,
 )
+from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.ir.einsum.kept_sums import divided
 from einsql.ir.einsum.partial_states import state_fields, with_state
 from einsql.ir.einsum.states import has_order, state_name

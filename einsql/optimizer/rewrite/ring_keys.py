@@ -41,8 +41,8 @@ from einsql.ir.einsum.graph import (
     fresh,
     hint_over,
     walk,
-    with_sources,
 )
+from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.optimizer.rewrite.ring_rounds import Member, Round, Rounds, members
 from einsql.optimizer.rewrite.rules import Rule
 from einsql.optimizer.rewrite.softmax import Softmax, reads_sparse, softmaxes

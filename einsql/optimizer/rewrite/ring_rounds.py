@@ -31,8 +31,8 @@ from einsql.ir.einsum.graph import (
     map_exprs,
     operands_of,
     substitute,
-    view,
 )
+from einsql.ir.einsum.graph_rewriting import view
 from einsql.ir.einsum.points import points_within
 from einsql.optimizer.rewrite.softmax import Softmax, defines
 from einsql.optimizer.rewrite.split_keys import defined_as, pattern, shifted

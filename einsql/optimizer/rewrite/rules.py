@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import EinSum, Node, Roots, walk, with_sources
+from einsql.ir.einsum.graph import EinSum, Node, Roots, walk
+from einsql.ir.einsum.graph_rewriting import with_sources
 
 if TYPE_CHECKING:
     from einsql.ir.einsum import printer as _printer

@@ -38,11 +38,10 @@ from einsql.ir.einsum.graph import (
     map_exprs,
     rewrite,
     substitute,
-    view,
     walk,
     with_operands,
-    with_sources,
 )
+from einsql.ir.einsum.graph_rewriting import view, with_sources
 from einsql.optimizer.rewrite.inline_producers import compose
 from einsql.optimizer.rewrite.node_properties import readers
 from einsql.optimizer.rewrite.rules import Rule

@@ -87,8 +87,8 @@ def _divided(node: EinSum, axis: Axis, number: int) -> EinSum:
         top = call(e.fn, DType.BIGINT, quotient, bigint(division[1] // number))
         return top if e.fn == "idiv" else digits(top)
 
-    whole = {axis.label: digits(quotient)}
-    new = map_exprs(node, lambda e: substitute(rewrite(e, divided), whole))
+    from_parts = {axis.label: digits(quotient)}
+    new = map_exprs(node, lambda e: substitute(rewrite(e, divided), from_parts))
     # At the label's place, because values read by it may define later labels.
     split: tuple[Axis, ...]
     split = Axis(high, axis.lo // number, axis.hi // number), Axis(low, 0, number)

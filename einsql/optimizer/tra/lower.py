@@ -20,15 +20,8 @@ import numpy as np
 
 from einsql.core.mappings import memoized
 from einsql.ir.einsum.cells import values_read
-from einsql.ir.einsum.graph import (
-    EinSum,
-    Input,
-    Node,
-    Operand,
-    labels_of,
-    passed_on,
-    walk,
-)
+from einsql.ir.einsum.graph import EinSum, Input, Node, Operand, labels_of, walk
+from einsql.ir.einsum.graph_rewriting import passed_on
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.einsum.structure import structure
 from einsql.ir.remembered import recalled

@@ -22,8 +22,8 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
     fresh,
-    view,
 )
+from einsql.ir.einsum.graph_rewriting import view
 from einsql.ir.einsum.kept_sums import (
     PART,
     divided,

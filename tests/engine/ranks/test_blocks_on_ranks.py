@@ -41,7 +41,7 @@ def assert_same_run(here: SiteRun, there: SiteRun) -> None:
     assert_same(dict(there.blocks), dict(here.blocks))
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", sample([3], [2, 3]))
 def test_random_plans_mean_the_same(connected: Connected, count: int) -> None:
     con = connected(count)
     moved = 0
@@ -88,7 +88,7 @@ def test_statements_give_the_same(
         assert result(con, sql) == one, sql
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", sample([4], [2, 4]))
 def test_random_selects_send_what_is_predicted(connected: Connected, count: int) -> None:
     con = connected(count)
     con.register("s", M, ("i", "j"))

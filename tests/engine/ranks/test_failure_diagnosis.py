@@ -18,6 +18,7 @@ from einsql.engine.ranks.failure_diagnosis import Ended, Loss, loss, reports
 from einsql.engine.ranks.messages import Started
 from einsql.engine.ranks.rendezvous import Meeting
 from tests.engine.ranks.processes import descendants, gone, ranks_of
+from tests.support.samples import sample
 
 REPEAT = int(os.environ.get("EINSQL_REPEAT", "1"))
 
@@ -135,7 +136,7 @@ def load() -> Iterator[None]:
             hog.communicate()
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", sample([3], [2, 4]))
 def test_each_rank_is_named_when_it_is_killed_on_a_busy_machine(ranks: int) -> None:
     pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
     with einsql.connect(config={"mpi": ranks}) as con:

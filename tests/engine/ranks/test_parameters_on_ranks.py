@@ -36,7 +36,7 @@ class Listening(WatchedCluster):
         return super().call(commands, *more, **options)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=sample([3], [2, 3]))
 def cluster(request: pytest.FixtureRequest) -> Iterator[Listening]:
     made = Listening(starting(request.param))
     yield made

@@ -9,6 +9,7 @@ from einsql.frontends.console.completion import Vocabulary
 from einsql.frontends.console.settings import Database, Settings
 from einsql.frontends.console.shell import Shell
 from einsql.frontends.console.words import pieces, statement_at
+from tests.support.samples import sample
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_completions_say_what_they_are(vocabulary: Vocabulary) -> None:
 
 
 @given(st.text(alphabet="ab1. \n'\"-/*;,$\x00é", max_size=30), st.integers(0, 30))
-@settings(max_examples=300)
+@settings(max_examples=sample(100, 300))
 def test_any_text_is_cut_and_completed(text: str, at: int) -> None:
     assert "".join(piece for _, piece in pieces(text)) == text
     before, _, inside = statement_at(text, min(at, len(text)))

@@ -13,28 +13,31 @@ Program = Callable[..., Array]
 """Takes the arrays; the same text runs on NumPy's arrays and on traced ones."""
 
 FLOATS = (np.float32, np.float64)
-UNARY = (
+# Annotated, as mypy takes seconds to join the types of NumPy's overloaded functions.
+UNARY: tuple[Program, ...] = (
     np.negative, np.abs, np.tanh, np.sin, np.cos, np.square, np.sign, np.floor, np.ceil,
     lambda x: np.exp(-np.abs(x)), lambda x: np.sqrt(np.abs(x)), lambda x: np.log1p(np.abs(x)),
     lambda x: np.maximum(x, 0), lambda x: np.clip(x, -0.5, 0.5), lambda x: x * 2 + 1,
     lambda x: 1 / (1 + np.exp(-x)), lambda x: np.where(np.isnan(x), 0, x),
 )  # fmt: skip
-BINARY = (
+BINARY: tuple[Program, ...] = (
     np.add, np.subtract, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin, np.arctan2,
     lambda x, y: x / (np.abs(y) + 1), lambda x, y: np.where(x > y, x, y * 0.5),
     lambda x, y: np.where((x < 0) & (y >= 0) | (x == y), 1.5, x), lambda x, y: np.hypot(x, y),
 )  # fmt: skip
-WHOLE = (
+WHOLE: tuple[Program, ...] = (
     np.negative, np.abs, np.square, np.sign, lambda x: x // 3, lambda x: x % 5, lambda x: x // -2,
     lambda x: x % -3, lambda x: x ** 2, lambda x: x & 7, lambda x: ~x, lambda x: x | 1,
 )  # fmt: skip
-WHOLE_BINARY = (
+WHOLE_BINARY: tuple[Program, ...] = (
     np.add, np.subtract, np.multiply, np.maximum, np.minimum, lambda x, y: np.where(x < y, x, y),
     lambda x, y: x // (np.abs(y) + 1), lambda x, y: x % (np.abs(y) + 1),
     lambda x, y: (x != y) & (x > 0),
 )  # fmt: skip
-REDUCTIONS = (np.sum, np.mean, np.max, np.min, np.var, np.std, np.any, np.all, np.argmax, np.argmin,
-              np.count_nonzero)  # fmt: skip
+REDUCTIONS: tuple[Program, ...] = (
+    np.sum, np.mean, np.max, np.min, np.var, np.std, np.any, np.all, np.argmax, np.argmin,
+    np.count_nonzero,
+)  # fmt: skip
 
 
 class Writer:

@@ -10,10 +10,11 @@ import pytest
 import einsql
 from tests.frontends.trace import random_extremes
 from tests.frontends.trace.random_programs import program
+from tests.support.samples import sample
 
-SEEDS = 300
-EXTREME = 250
-MODULES = 12
+SEEDS = sample(100, 300)
+EXTREME = sample(100, 250)
+MODULES = sample(6, 12)
 
 
 @pytest.fixture(scope="module")

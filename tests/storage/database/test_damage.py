@@ -15,6 +15,7 @@ import pytest
 
 import einsql
 from einsql.storage.database.checks import CHUNK
+from tests.support.samples import sample
 
 ROWS, COLUMNS = 64, CHUNK // 8
 """A row of DOUBLEs is one chunk."""
@@ -69,12 +70,12 @@ def test_another_process_is_told_of_at_once(path: str) -> None:
             einsql.connect(path, read_only=True)
 
 
-def test_ten_processes_read(path: str) -> None:
+def test_several_processes_read(path: str) -> None:
     small(path)
     Path(f"{path}.tensors", "x.9.0123456789abcdef0123456789abcdef.arrow.part").touch()
-    others = [holder(path, True) for _ in range(10)]
+    others = [holder(path, True) for _ in range(sample(4, 10))]
     try:
-        assert [o.stdout.readline() for o in others if o.stdout is not None] == ["6.0\n"] * 10
+        assert {o.stdout.readline() for o in others if o.stdout is not None} == {"6.0\n"}
         with einsql.connect(path, read_only=True) as con:
             for statement in ("UPDATE x SET val = 0", "DROP TENSOR x", "VACUUM",
                               "CREATE TENSOR y AS SELECT * FROM x",

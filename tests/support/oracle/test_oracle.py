@@ -29,7 +29,7 @@ def healthy(report: Report) -> None:
     assert report.verdicts["refused"] <= MOST_EMPTY * report.queries, report.text()
 
 
-@pytest.mark.parametrize("seed", sample(range(1, 3), range(1, 8)))
+@pytest.mark.parametrize("seed", sample([1], range(1, 8)))
 def test_random_queries_agree_with_duckdb(seed: int) -> None:
     healthy(campaign(QUERIES, seed, repros=2))
 
@@ -41,7 +41,7 @@ def test_compiled_kernels_agree_with_duckdb() -> None:
 @pytest.mark.parametrize("seed", sample([201], range(200, 204)))
 def test_answers_depend_neither_on_sites_nor_on_strategy(seed: int) -> None:
     """Every query runs in eight ways; `make everywhere` runs 2000 queries in more than fifty."""
-    found = everywhere(25, seed, sample=True)
+    found = everywhere(sample(12, 25), seed, sample=True)
     assert not found.findings, found.text()
     assert found.moved
 

@@ -1,0 +1,78 @@
+"""Graphs rebuilt over other nodes: other sources, copies of roots, views of an operand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from einsql.core.dag import bottom_up
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    EinSum,
+    Node,
+    Operand,
+    Output,
+    Roots,
+    Value,
+    children,
+    walk,
+)
+
+
+def with_sources(node: EinSum, sources: Iterable[Node]) -> EinSum:
+    """The node over other sources; the same node if the sources are the same objects."""
+    new = tuple(sources)
+    if all(o.source is s for o, s in zip(node.operands, new, strict=True)):
+        return node
+    return replace(
+        node,
+        operands=tuple(Operand(s, o.labels) for o, s in zip(node.operands, new, strict=True)),
+    )
+
+
+def apart(roots: Iterable[Node]) -> Roots:
+    """The roots of one graph, none of which is an operand of another node.
+
+    A root that another root reads, or that occurs twice, is replaced by a copying node over it.
+    Rules can then rely on the properties of a single root: no node reads its flags, and it
+    keeps all its fields.
+    """
+    originals = tuple(roots)
+    taken = {id(c) for node in walk(*originals) for c in children(node)}
+    separate: list[Node] = []
+    for root in originals:
+        if isinstance(root, EinSum) and id(root) in taken:
+            root = passed_on(root)
+        taken.add(id(root))
+        separate.append(root)
+    return tuple(separate)
+
+
+def passed_on(node: EinSum) -> EinSum:
+    """A node that reads every field over the same keys without further computation."""
+    keys = node.schema.keys
+    return view(Operand(node, node.keys), [Axis(k.name, k.lo, k.hi) for k in keys], node.keys)
+
+
+def view(operand: Operand, axes: Iterable[Axis], keys: tuple[str, ...]) -> EinSum:
+    """A node that reads every field of one operand under other keys."""
+    fields = operand.source.schema.fields
+    outputs = tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in fields)
+    return EinSum(tuple(axes), (operand,), TRUE, keys, outputs)
+
+
+def transform(root: Node, visit: Callable[[EinSum], Node]) -> Node:
+    """Rebuilds a graph bottom-up; `visit` takes each EinSum over its new sources."""
+
+    def over(node: Node, sources: list[Node]) -> Node:
+        return visit(with_sources(node, sources)) if isinstance(node, EinSum) else node
+
+    return bottom_up(root, children, over)
+
+
+def consumers(*roots: Node) -> dict[int, int]:
+    """The number of operands that read each node, by id; a root counts one additional reader."""
+    read = (id(c) for node in walk(*roots) for c in children(node))
+    return Counter([*map(id, roots), *read])
