@@ -207,12 +207,12 @@ class Aggregation:
         sample = name.endswith("samp")
         if sample:
             degrees = _whole("sub", degrees, bigint(1))
-        value = _quotient(spread, degrees)
+        variance = _quotient(spread, degrees)
         if name.startswith("stddev"):
-            value = call("sqrt", DType.DOUBLE, value)
+            variance = call("sqrt", DType.DOUBLE, variance)
         # The spread of one row is the constant 0, even if its distance to itself is NaN.
-        value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
-        return _rounded(value, conj(any_selected, several) if sample else any_selected, stays)
+        variance = call("if", DType.DOUBLE, several, variance, Const(0.0, DType.DOUBLE))
+        return _rounded(variance, conj(any_selected, several) if sample else any_selected, stays)
 
     def _of_pairs(self, name: str, y: Typed, x: Typed, selected: Expr) -> Typed:
         """A statistic of pairs, DOUBLE; with SXX, SYY and SXY for the sums of products."""
@@ -353,8 +353,8 @@ class Aggregation:
         total = self.second("sum", shifted, selected)
         log = call("add", real, top, call("ln", real, total))
         finite = call("isfinite", DType.BOOLEAN, top)
-        value = choose(finite, Typed(log, real), Typed(top, real), real).value
-        return Typed(value, real, self.found(selected))
+        logsumexp = choose(finite, Typed(log, real), Typed(top, real), real).value
+        return Typed(logsumexp, real, self.found(selected))
 
     def output(self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr) -> str:
         """The name of an output of the first pass, which is added unless there is an equal one."""

@@ -126,66 +126,66 @@ class _Expansion:
         if isinstance(node.parent, exp.Star):
             return exp.Column(this=self._name(node.this))
         if is_passed_on(node):
-            value = self._uncaptured(self.values[name])
-            if isinstance(value, exp.Subquery) and isinstance(value.this, exp.Select):
-                return exp.Subquery(this=value.this)
-            return _copy(value)
+            argument = self._uncaptured(self.values[name])
+            if isinstance(argument, exp.Subquery) and isinstance(argument.this, exp.Select):
+                return exp.Subquery(this=argument.this)
+            return _copy(argument)
         return None if name in self.tables else self._typed(name, self._value(node))
 
-    def _typed(self, name: str, value: exp.Expr) -> exp.Expr:
+    def _typed(self, name: str, argument: exp.Expr) -> exp.Expr:
         """The argument, cast to the type of its parameter: implicitly, except for aggregates."""
         to = self.types.get(name)
         if to is None:
-            return value
-        cast = exp.Cast(this=value, to=to.copy())
+            return argument
+        cast = exp.Cast(this=argument, to=to.copy())
         if self.macro.law is None:
             cast.meta[PARAMETER_OF] = self.macro.call
-        start = position(value)
+        start = position(argument)
         cast.meta.update({} if start is None else {"start": start})
         return cast
 
     def _table(self, node: exp.Table) -> exp.Expr:
         """The argument as an item of FROM with the parameter's name as its alias."""
-        value = self._uncaptured(self.values[node.name.lower()])
+        argument = self._uncaptured(self.values[node.name.lower()])
         others = _rebuilt(node, self.copied, {}).args
         del others["this"]
         alias = others.setdefault("alias", None) or exp.TableAlias()
         if alias.this is None:
             alias.set("this", _copy(node.this))
         others["alias"] = alias
-        if isinstance(value, exp.Subquery):
-            value = value.this
-        match value:
+        if isinstance(argument, exp.Subquery):
+            argument = argument.this
+        match argument:
             case exp.Select():
-                return exp.Subquery(this=value, **others)
+                return exp.Subquery(this=argument, **others)
             case exp.Query():
-                return exp.Subquery(this=value.copy(), **others)
-            case exp.Column() if not value.table:
-                return exp.Table(this=_copy(value.this), **others)
-            case exp.Literal() if value.is_string:
-                return exp.Table(this=exp.to_identifier(value.name, quoted=True), **others)
+                return exp.Subquery(this=argument.copy(), **others)
+            case exp.Column() if not argument.table:
+                return exp.Table(this=_copy(argument.this), **others)
+            case exp.Literal() if argument.is_string:
+                return exp.Table(this=exp.to_identifier(argument.name, quoted=True), **others)
         raise ProgrammingError(
             f"{self.macro.name}() needs a table as {node.name}",
             hint="Give the name of a tensor, or a subquery in parentheses.",
-            position=position(value),
+            position=position(argument),
         )
 
     def _value(self, node: exp.Column) -> exp.Expr:
-        value = self.values[node.name.lower()]
+        argument = self.values[node.name.lower()]
         if self.macro.is_table:
-            return _copy(self._uncaptured(value))
-        value = _copy(value)
+            return _copy(self._uncaptured(argument))
+        argument = _copy(argument)
         if not self._is_in_query(node):
-            return value
-        if value.find(exp.Query) is not None:
+            return argument
+        if argument.find(exp.Query) is not None:
             raise unsupported(
                 f"A subquery as an argument of {self.macro.name}(), which has a subquery itself,",
                 self.call,
             )
-        value = self.qualify(value)
-        for column in value.find_all(exp.Column):
+        argument = self.qualify(argument)
+        for column in argument.find_all(exp.Column):
             self._refuse_hidden(column.table, f"{column.table}.{column.name}")
-        return value
+        return argument
 
     def _identifier(self, node: exp.Identifier) -> exp.Expr | None:
         """The replacement of a parameter in USING, EXCLUDE, an alias, or before a column."""
@@ -203,8 +203,8 @@ class _Expansion:
 
     def _renames(self, node: exp.Identifier) -> bool:
         """True if an argument replaces a name by a name."""
-        value = self.values[node.name.lower()]
-        return self.macro.is_table and isinstance(value, exp.Column) and not value.table
+        argument = self.values[node.name.lower()]
+        return self.macro.is_table and isinstance(argument, exp.Column) and not argument.table
 
     def _is_callers(self, node: exp.Identifier | None) -> bool:
         """True if the table of a column belongs to the caller."""
@@ -221,24 +221,24 @@ class _Expansion:
         return here is not None
 
     def _name(self, node: exp.Identifier) -> exp.Identifier:
-        value = self.values[node.name.lower()]
-        if not isinstance(value, exp.Column) or value.table:
+        argument = self.values[node.name.lower()]
+        if not isinstance(argument, exp.Column) or argument.table:
             raise ProgrammingError(
-                f"{self.macro.name}() needs a name as {node.name}", position=position(value)
+                f"{self.macro.name}() needs a name as {node.name}", position=position(argument)
             )
-        identifier: exp.Identifier = value.this.copy()
+        identifier: exp.Identifier = argument.this.copy()
         return identifier
 
-    def _uncaptured(self, value: exp.Expr) -> exp.Expr:
+    def _uncaptured(self, argument: exp.Expr) -> exp.Expr:
         """Refuses an argument with a table whose name the body's own WITH redefines."""
         local = self.macro.names.local
         if local:
-            named = [t.name for t in value.find_all(exp.Table)]
-            named += [value.name] if isinstance(value, exp.Column) else []
+            named = [t.name for t in argument.find_all(exp.Table)]
+            named += [argument.name] if isinstance(argument, exp.Column) else []
             for name in named:
                 if name.lower() in local:
                     self._refuse_hidden(name, name)
-        return value
+        return argument
 
     def _refuse_hidden(self, table: str, argument: str) -> None:
         if table.lower() in self.aliases:
@@ -258,9 +258,9 @@ def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
         at = position(arg) or position(call)
         if isinstance(arg, exp.Star | exp.Distinct | exp.Order | exp.Kwarg):
             raise ProgrammingError(f"{macro.name}() takes values only", position=at)
-        name, value = "", arg
+        name, argument = "", arg
         if isinstance(arg, exp.PropertyEQ):
-            name, value = arg.this.name.lower(), arg.expression
+            name, argument = arg.this.name.lower(), arg.expression
         elif len(arguments) < len(parameters):
             name = parameters[len(arguments)]
         if name not in parameters or name in arguments:
@@ -268,10 +268,10 @@ def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
                 what = "twice" if name in arguments else "there is none of that name"
                 raise ProgrammingError(f"{macro.call} gets {arg.this.name}: {what}", position=at)
             raise _wrong_number(macro, call)
-        arguments[name] = value
+        arguments[name] = argument
     first = len(parameters) - len(macro.defaults)
-    for name, value in zip(parameters[first:], macro.defaults, strict=True):
-        arguments.setdefault(name, value.copy())
+    for name, argument in zip(parameters[first:], macro.defaults, strict=True):
+        arguments.setdefault(name, argument.copy())
     if len(arguments) < len(parameters):
         raise _wrong_number(macro, call)
     return arguments
