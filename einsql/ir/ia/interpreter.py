@@ -127,6 +127,8 @@ def _records(
             return {at: source.records[at[0], at[1], 0] for at, _ in _copies(node.schema)}
         case ia.Repartition():
             return _repartition(node, source, sources[1:])
+        case ia.Routed():
+            return _repartition(node, source, ())
         case ia.LocalFilter():
             kept = np.flatnonzero(over_keys(node.condition, source.schema.blocks.key_array()))
             return {
@@ -149,7 +151,7 @@ def _copies(schema: PhysicalSchema) -> Iterator[tuple[Copy, int]]:
 
 
 def _repartition(
-    node: ia.Repartition, source: Stored, others: Sequence[Stored]
+    node: ia.Repartition | ia.Routed, source: Stored, others: Sequence[Stored]
 ) -> dict[Copy, Fields]:
     """The new blocks of the tensor; other relations have parts of the same tensor.
 

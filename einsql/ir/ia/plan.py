@@ -31,7 +31,7 @@ from einsql.ir.ia.transfers import moved_elements, transferred_bytes
 from einsql.ir.ia.typing import Emit
 from einsql.ir.layout import Layout
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import Cuts, Dims, Domain
+from einsql.ir.tra.block_schema import Cuts, Dim, Dims, Domain
 from einsql.ir.tra.kernels import Merge, reductions
 
 Kernels = tuple[EinSum, ...]
@@ -104,6 +104,29 @@ class Repartition:
         if not isinstance(layout, Layout):
             layout = spread_over(source.sites, tra_typing.cut_bounds(self.cuts), layout)
         _typed(self, ia_typing.recut(source, self.cuts, layout))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routed:
+    """SHUF by data: a relation whose blocks stay, because the rows of its reader come to them.
+
+    The reader is a local join whose rows read one block each, which they choose by a value. The
+    rows are sent to the site of the block, and their results come back. So the type is that of a
+    copy of the complete relation at every site.
+    """
+
+    source: Node
+    schema: PhysicalSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        source = self.source.schema
+        _typed(self, ia_typing.recut(source, self.cuts, everywhere(source.sites)))
+
+    @property
+    def cuts(self) -> Dims:
+        """The axes of the complete relation."""
+        extents = tra_typing.tensor_extents(self.source.schema.blocks, "Routed")
+        return tuple(Dim((n,), starts=(0,)) for n in extents)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +268,9 @@ class LocalStack:
         _typed(self, ia_typing.stacked(self.source.schema, self.key, self.dim))
 
 
-Unary = Bcast | Shuffle | Repartition | LocalFilter | LocalMap | LocalAggregate | LocalStack
+Unary = (
+    Bcast | Shuffle | Repartition | Routed | LocalFilter | LocalMap | LocalAggregate | LocalStack
+)
 Node = Scan | LocalJoin | Unary
 
 
@@ -312,7 +337,7 @@ def walk(*roots: Node) -> list[Node]:
 
 
 def sends(node: Node) -> int:
-    """The exact number of bytes that cross sites when a node runs."""
+    """The exact number of bytes that cross sites when a node runs; 0 for `Routed`, see there."""
     if isinstance(node, Bcast | Shuffle):
         return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):

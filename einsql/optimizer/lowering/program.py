@@ -125,6 +125,8 @@ class _Lowering:
                 return self._aggregate(node, source)
             case ia.LocalStack():
                 return self._stack(node, source)
+            case ia.Routed():
+                raise InternalError("A plan over tiles has no such operation")
 
     def _step(self, step: Step) -> int:
         self.steps.append(step)
