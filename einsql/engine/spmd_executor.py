@@ -18,7 +18,7 @@ from einsql.core.schema import Schema
 from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste
 from einsql.engine.executor import REPEATED
 from einsql.engine.fused_steps import Fused, Join, postponed
-from einsql.engine.routed_rows import RoutedSteps
+from einsql.engine.routed.steps import RoutedSteps
 from einsql.engine.running import Loading, Resident, Running
 from einsql.engine.single_readers import merged_on_arrival, nested_steps
 from einsql.engine.site_cells import Cell, Cells

@@ -8,6 +8,8 @@ from time import perf_counter
 from einsql.errors import InterfaceError, suggest
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.optimizer.rewrite.pipeline import GROUP_NODES, RULES, run_stages
+from einsql.optimizer.rewrite.route_rows import ROUTE_ROWS
+from einsql.optimizer.rewrite.route_rows import hinted as hinted_routes
 from einsql.optimizer.rewrite.rules import Optimized, Step
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS, hinted
 from einsql.optimizer.rewrite.verify import verify
@@ -54,6 +56,27 @@ def with_split_keys(optimized: Optimized, parts: Mapping[int, int]) -> Optimized
     for rewritten, root in zip(new, old, strict=True):
         verify(rewritten, root.schema, verified, drops_flags=False)
     step = Step(SPLIT_KEYS, fired, perf_counter() - start, old, new)
+    return Optimized(new, (*optimized.trace, step))
+
+
+def with_routed_rows(optimized: Optimized, hints: Mapping[int, tuple[str, int]]) -> Optimized:
+    """Routes rows of an optimized graph to the sites of the blocks that they choose.
+
+    Args:
+        optimized: The graph and its trace.
+        hints: By the id of a node the label that its rows choose, and the number of blocks.
+
+    Raises:
+        InternalError: The rule left a malformed graph behind.
+    """
+    old, start = hinted_routes(optimized.roots, hints), perf_counter()
+    new, fired = ROUTE_ROWS.apply(old, {})
+    if new is old:
+        return Optimized(new, optimized.trace)
+    verified: dict[int, EinSum] = {}
+    for rewritten, root in zip(new, old, strict=True):
+        verify(rewritten, root.schema, verified, drops_flags=False)
+    step = Step(ROUTE_ROWS, fired, perf_counter() - start, old, new)
     return Optimized(new, (*optimized.trace, step))
 
 

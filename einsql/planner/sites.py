@@ -26,6 +26,7 @@ from einsql.optimizer.rewrite.pipeline import reordered
 from einsql.optimizer.rewrite.rules import Optimized
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites
 from einsql.planner.compile import at_sites, check_domains, compiler, grouping, joining
+from einsql.planner.experts import planned_with_experts
 from einsql.planner.split_keys import planned
 from einsql.storage.fields import PlacedFields
 
@@ -207,8 +208,15 @@ def on_sites(
         Error: See `check_domains`.
     """
     objective, again = objective_of(settings), partial(sited, settings=settings)
-    in_order = partial(ordered, settings=settings)
-    graph, plan = planned(optimized, settings, objective, in_order, again)
+
+    def planned_by(
+        first: Callable[[Optimized], tuple[Optimized, SitePlan]], optimized: Optimized
+    ) -> tuple[Optimized, SitePlan]:
+        return planned(optimized, settings, objective, first, again)
+
+    in_order = partial(planned_by, partial(ordered, settings=settings))
+    as_given = partial(planned_by, lambda graph: (graph, again(graph.roots)))
+    graph, plan = planned_with_experts(optimized, settings, objective, in_order, as_given)
     return OnSites(graph, plan, _program(plan.program, settings, cluster, note))
 
 

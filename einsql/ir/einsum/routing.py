@@ -1,35 +1,30 @@
 """Routed nodes: rows choose by a value the block of an operand that they read.
 
-y[i, f] = Σₕ x[i, h] · w[r[i], h, f]: the row i chooses the key e = r[i] of w, its expert. If several
-sites have blocks of w, the row is sent to the site of its block, and its result comes back. So a
-node is routed in rows, and none of its expressions may read the keys of a row.
+y[i, f] = Σₕ x[i, h] · w[r[i], h, f]: the row i chooses the key e = r[i] of w, its expert. If sites
+have blocks of w, the row is sent to the site of its block, and its result comes back. So the rows
+are computed apart, and no expression of the node may read the keys of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from einsql.core.records import dataclass
+from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import (
-    TRUE,
-    Axis,
     EinSum,
     Expr,
-    Node,
     Operand,
-    Output,
     Roots,
-    Value,
     exprs,
-    hint_over,
     labels_of,
     map_values,
     operands_of,
     walk,
-    with_sources,
 )
-from einsql.ir.einsum.partial_states import merges, state_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +36,16 @@ class Routing:
         chooser: The number of the operand whose values choose.
         rows: The labels of the rows: those of that operand.
         experts: The numbers of the operands that are read at the label.
+        lo: The least value of the label that rows may choose.
+        hi: The exclusive upper bound of these values.
     """
 
     label: str
     chooser: int
     rows: tuple[str, ...]
     experts: tuple[int, ...]
+    lo: int
+    hi: int
 
     def is_moved(self, operand: Operand) -> bool:
         """Whether an operand is read by rows, so that its elements are sent with them."""
@@ -56,7 +55,7 @@ class Routing:
 def routing_of(node: EinSum, label: str) -> Routing | None:
     """The routing by a label; None if the node cannot be routed by it.
 
-    Rows that are not keys of the result are permitted; see `with_row_keys`.
+    Its result may lack keys of its rows, which `optimizer/rewrite/route_rows.py` adds.
     """
     axis = node.axis(label)
     if axis.define is None or label in node.keys or labels_of(axis.define) or node.grid:
@@ -67,16 +66,11 @@ def routing_of(node: EinSum, label: str) -> Routing | None:
     (chooser,) = read
     rows = node.operands[chooser].labels
     experts = tuple(n for n, o in enumerate(node.operands) if label in o.labels)
-    routing = Routing(label, chooser, rows, experts)
-    keys = {_key_bounds(node.operands[n], label) for n in experts}
-    if not rows or len(keys) != 1 or any(routing.is_moved(node.operands[n]) for n in experts):
+    lo, hi = values_read(node, label, (), np.zeros((1, 0, 2), np.int64))[0].tolist()
+    routing = Routing(label, chooser, rows, experts, lo, hi)
+    if not rows or not experts or any(routing.is_moved(node.operands[n]) for n in experts):
         return None
     return routing if _is_by_rows(node, rows) else None
-
-
-def _key_bounds(operand: Operand, label: str) -> tuple[int, int]:
-    key = operand.source.schema.keys[operand.labels.index(label)]
-    return key.lo, key.hi
 
 
 def _is_by_rows(node: EinSum, rows: Sequence[str]) -> bool:
@@ -101,33 +95,10 @@ def routed(node: EinSum) -> tuple[Routing, int] | None:
         return None
     parts_of = dict(node.hint)
     for routing in routings(node):
-        parts = min(parts_of.get(routing.label, 1), node.axis(routing.label).extent)
+        parts = min(parts_of.get(routing.label, 1), routing.hi - routing.lo)
         if parts > 1 and set(routing.rows) <= set(node.keys):
             return routing, parts
     return None
-
-
-def with_row_keys(node: EinSum, rows: Sequence[str]) -> EinSum | None:
-    """The node as a reduction over results for each row; None if the results do not merge.
-
-    Args:
-        node: A node that reduces over some of the labels of its rows.
-        rows: The labels of its rows.
-    """
-    more = tuple(x for x in rows if x not in node.keys)
-    if not more:
-        return node
-    reductions = [(o.name, o.reduction) for o in node.outputs]
-    if not merges(node) or any(r is None or len(state_fields(n, r)) > 1 for n, r in reductions):
-        return None
-    inner = replace(node, keys=(*node.keys, *more))
-    axes = tuple(Axis(k.name, k.lo, k.hi) for k in inner.schema.keys)
-    outputs = tuple(
-        Output(o.name, (Value(0, o.name, o.dtype),), o.dtype, o.reduction) for o in node.outputs
-    )
-    operands = (Operand(inner, inner.keys),)
-    hint = hint_over(node.hint, {a.label for a in axes})
-    return EinSum(axes, operands, TRUE, node.keys, outputs, hint)
 
 
 def rows_through(operand: Operand, rows: Sequence[str]) -> tuple[str, ...]:
@@ -156,8 +127,16 @@ class RoutedGroup:
         return extents.index(max(extents))
 
 
-_Choice = tuple[int, Expr, int, int, int]
-"""What chooses: the relation, the expression over its values, the bounds, the number of blocks."""
+Choice = tuple[int, Expr, int, int]
+"""What chooses: the identity of the relation, the expression over its values, and the bounds."""
+
+
+def choice_of(node: EinSum, routing: Routing) -> Choice:
+    """What the rows of a node choose, which is equal for nodes with equal choices."""
+    axis = node.axis(routing.label)
+    assert axis.define is not None
+    define = map_values(axis.define, lambda v: replace(v, operand=0))
+    return id(node.operands[routing.chooser].source), define, routing.lo, routing.hi
 
 
 def routed_groups(roots: Roots) -> list[RoutedGroup]:
@@ -172,7 +151,7 @@ def routed_groups(roots: Roots) -> list[RoutedGroup]:
 class _Groups:
     def __init__(self, roots: Roots) -> None:
         self._nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, tuple[Choice, int]] = {}
         self._rows: dict[int, tuple[str, ...]] = {}
         self._routed: set[int] = set()
         for node in self._nodes:
@@ -183,11 +162,7 @@ class _Groups:
         found = routed(node)
         if found is not None:
             routing, parts = found
-            axis = node.axis(routing.label)
-            assert axis.define is not None
-            define = map_values(axis.define, lambda v: replace(v, operand=0))
-            source = id(node.operands[routing.chooser].source)
-            self._choices[id(node)] = source, define, axis.lo, axis.hi, parts
+            self._choices[id(node)] = choice_of(node, routing), parts
             self._rows[id(node)] = routing.rows
             self._routed.add(id(node))
             return
@@ -231,34 +206,7 @@ class _Groups:
             RoutedGroup(
                 tuple(nodes),
                 tuple(self._rows[id(n)] for n in nodes),
-                self._choices[id(nodes[0])][-1],
+                self._choices[id(nodes[0])][1],
             )
             for nodes in members.values()
         ]
-
-
-def with_routing(roots: Roots, hints: Mapping[int, tuple[str, int]]) -> Roots:
-    """The graph with hints for routed nodes, which compute a result for each row.
-
-    Args:
-        roots: The roots of the graph.
-        hints: By the id of a node the label by which to route it, and the number of blocks. Nodes
-            with such a hint of their own get a result for each row, too.
-    """
-    done: dict[int, Node] = {}
-    for node in walk(*roots):
-        done[id(node)] = node
-        if not isinstance(node, EinSum):
-            continue
-        over = with_sources(node, [done[id(o.source)] for o in node.operands])
-        if id(node) in hints:
-            label = hints[id(node)][0]
-            kept = (h for h in over.hint if h[0] != label)
-            over = replace(over, hint=(hints[id(node)], *kept))
-        wanted = dict(over.hint)
-        for routing in routings(over):
-            if wanted.get(routing.label, 1) > 1:
-                over = with_row_keys(over, routing.rows) or over
-                break
-        done[id(node)] = over
-    return tuple(done[id(r)] for r in roots)

@@ -31,7 +31,7 @@ from einsql.ir.ia.transfers import moved_elements, transferred_bytes
 from einsql.ir.ia.typing import Emit
 from einsql.ir.layout import Layout
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import Cuts, Dim, Dims, Domain
+from einsql.ir.tra.block_schema import Cuts, Dims, Domain
 from einsql.ir.tra.kernels import Merge, reductions
 
 Kernels = tuple[EinSum, ...]
@@ -112,21 +112,14 @@ class Routed:
 
     The reader is a local join whose rows read one block each, which they choose by a value. The
     rows are sent to the site of the block, and their results come back. So the type is that of a
-    copy of the complete relation at every site.
+    copy of all blocks at every site.
     """
 
     source: Node
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        source = self.source.schema
-        _typed(self, ia_typing.recut(source, self.cuts, everywhere(source.sites)))
-
-    @property
-    def cuts(self) -> Dims:
-        """The axes of the complete relation."""
-        extents = tra_typing.tensor_extents(self.source.schema.blocks, "Routed")
-        return tuple(Dim((n,), starts=(0,)) for n in extents)
+        _typed(self, ia_typing.whole(self.source.schema))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

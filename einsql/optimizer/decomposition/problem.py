@@ -290,8 +290,9 @@ def _routed(v: Vertex, node: EinSum, route: _Route) -> Vertex:
         routing, parts = found
         for n in routing.experts:
             labels = node.operands[n].labels
+            length = -(-(routing.hi - routing.lo) // parts)
             shape = tuple(
-                -(-extent // parts) if x == routing.label else extent
+                length if x == routing.label else extent
                 for x, extent in zip(labels, uses[n].shape, strict=True)
             )
             uses[n] = replace(uses[n], shape=shape)

@@ -45,7 +45,7 @@ from einsql.optimizer.decomposition import Decomposition
 from einsql.optimizer.lowering.tiles import Copies
 from einsql.optimizer.placement.collectives import collectives
 from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
-from einsql.optimizer.placement.route_rows import Staying, block_starts
+from einsql.optimizer.placement.route_rows import Staying
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,8 +246,7 @@ class _Lowering:
             # Blocks are in order; of copies it is the one at the site of each block.
             order = np.argsort(own, kind="stable")
             tiles[n] = every[order[np.searchsorted(own, sites, sorter=order)]]
-        starts = block_starts(operation.operands[first], staying)
-        return Blocks(staying.routing, starts, sites, tiles)
+        return Blocks(staying.routing, staying.starts, sites, tiles)
 
     def _every(self, relation: _Relation) -> np.ndarray:
         """The step's tiles of all tiles of a relation."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import Field, Key, Schema
+from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Operand, Output, Value
 from einsql.ir.einsum.partial_states import state_fields
 from einsql.ir.functions import REDUCTIONS

@@ -170,7 +170,7 @@ class _Building:
         pairs = [
             self._operand(o, source, places, layout)
             if staying is None or n not in stay
-            else (self._staying(o, staying), ())
+            else (self._staying(node, o, staying), ())
             for n, (o, source, places) in enumerate(
                 zip(node.operands, join.sources, join.keys, strict=True)
             )
@@ -203,9 +203,9 @@ class _Building:
             self._moved, (id(base), dims, layout), lambda: self._moves(base, dims, layout)
         ), keys
 
-    def _staying(self, operand: Operand, staying: Staying) -> ia.Node:
+    def _staying(self, node: EinSum, operand: Operand, staying: Staying) -> ia.Node:
         """An operand at the sites of the blocks that rows choose."""
-        dims, layout = staying.law(operand)
+        dims, layout = staying.law(node, operand)
         base = self._plan_of.get(id(operand.source))
         if base is None:
             assert isinstance(operand.source, Input)

@@ -14,6 +14,7 @@ import numpy as np
 from einsql.core.boxes import split
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
+from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import EinSum, Input, Operand
 from einsql.ir.einsum.routing import Routing, routed
 from einsql.ir.ia.placement import everywhere
@@ -24,7 +25,7 @@ from einsql.ir.tra.block_schema import Dim, Dims
 from einsql.optimizer.decomposition import Cut
 from einsql.optimizer.placement.choose_grid import Choice, Fetch, Intern, Source, choose
 from einsql.optimizer.placement.completion import freely
-from einsql.optimizer.placement.layouts import declared, numbered
+from einsql.optimizer.placement.layouts import numbered
 
 _ABSENT = Input("absent", Schema((), ()))
 """The operand that takes the place of one whose elements stay."""
@@ -54,22 +55,47 @@ class Staying:
         """The numbers of the operands that stay."""
         return [n for n, o in enumerate(node.operands) if not self.routing.is_moved(o)]
 
-    def law(self, operand: Operand) -> tuple[Dims, Layout]:
-        """The axes and the sites of an operand: of its blocks, or of its copies."""
-        keys = operand.source.schema.keys
-        dims = [Dim((k.extent,), starts=(0,)) for k in keys]
+    def _intervals(self, node: EinSum, operand: Operand) -> list[np.ndarray]:
+        """The keys of each axis of an operand that are read, int64 (blocks or 1, 2)."""
+        every = np.zeros((1, 0, 2), np.int64)
+        read = [values_read(node, x, (), every) for x in operand.labels]
+        if self.routing.label in operand.labels:
+            axis = operand.labels.index(self.routing.label)
+            read[axis] = split(self.routing.lo, self.routing.hi, self.parts)
+        return read
+
+    def law(self, node: EinSum, operand: Operand) -> tuple[Dims, Layout]:
+        """The axes and the sites of an operand of a node: of its blocks, or of its copies."""
+        dims = []
+        for key, read in zip(
+            operand.source.schema.keys, self._intervals(node, operand), strict=True
+        ):
+            at = np.clip(read - key.lo, 0, key.extent)
+            dims.append(Dim.of(at, (0,)) if len(at) > 1 else Dim.of(at[0], ()))
         if self.routing.label not in operand.labels:
             return tuple(dims), everywhere(self.sites)
-        axis = operand.labels.index(self.routing.label)
-        dims[axis] = Dim.of(split(0, keys[axis].extent, self.parts), (0,))
-        mesh = Mesh((("", self.parts),), tuple(numbered(self.parts, self.sites).tolist()))
+        mesh = Mesh((("", self.parts),), tuple(self.block_sites.tolist()))
         return tuple(dims), Layout(mesh, (Shard(0),))
 
-    def tiles(self, operand: Operand) -> Tiles:
-        """The tiles of an operand at their sites."""
-        keys = [(k.lo, k.hi) for k in operand.source.schema.keys]
-        parts = [self.parts if x == self.routing.label else 1 for x in operand.labels]
-        return declared(keys, parts, self.sites)
+    @property
+    def block_sites(self) -> np.ndarray:
+        """The site of each block, int64 (blocks,)."""
+        return numbered(self.parts, self.sites)
+
+    def tiles(self, node: EinSum, operand: Operand) -> Tiles:
+        """The tiles of an operand of a node at their sites."""
+        blocks = self.routing.label in operand.labels
+        sites = self.block_sites if blocks else np.arange(self.sites)
+        boxes = np.empty((len(sites), len(operand.labels), 2), np.int64)
+        keys = operand.source.schema.keys
+        for axis, (key, read) in enumerate(zip(keys, self._intervals(node, operand), strict=True)):
+            boxes[:, axis] = np.clip(read, key.lo, max(key.lo, key.hi))
+        return Tiles(sites, boxes, 1 if blocks else self.sites)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first value of each block, int64 (blocks,)."""
+        return np.asarray(split(self.routing.lo, self.routing.hi, self.parts)[:, 0])
 
 
 def choose_routed(
@@ -96,7 +122,7 @@ def choose_routed(
     choice = choose(rows, cut, staying.sites, read, intern)
     closing, fetches = dict(choice.closing), list(choice.fetches)
     for n in numbers:
-        source, need = sources[n], intern(staying.tiles(node.operands[n]))
+        source, need = sources[n], intern(staying.tiles(node, node.operands[n]))
         versions = source.versions
         if source.partial is not None:
             same = (closing[m] for m in closing if sources[m] is source)
@@ -105,9 +131,3 @@ def choose_routed(
         elements = lacking(need, versions)[0] if versions else 0
         fetches[n] = Fetch(need, elements * tuple_bytes(node.operands[n].source))
     return replace(choice, closing=closing, fetches=tuple(fetches))
-
-
-def block_starts(operand: Operand, staying: Staying) -> np.ndarray:
-    """The first value of each block of an operand that is chosen, int64 (blocks,)."""
-    key = operand.source.schema.keys[operand.labels.index(staying.routing.label)]
-    return np.asarray(split(key.lo, key.hi, staying.parts)[:, 0])

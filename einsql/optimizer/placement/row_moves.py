@@ -37,9 +37,9 @@ def with_moves(program: Program, plan: FusedSteps) -> FusedSteps | None:
     for n, labels, edges in zip(plan.steps, rows, plan.edges, strict=True):
         step = _local(program, n)
         for k, (o, edge) in enumerate(zip(step.node.operands, edges, strict=True)):
-            if edge < 0 and set(labels).isdisjoint(o.labels):
-                if _at_blocks(program, step, k, first) is None:
-                    return None
+            stays = edge < 0 and set(labels).isdisjoint(o.labels)
+            if stays and _at_blocks(program, step, k, first) is None:
+                return None
     return moved(program, plan)
 
 
