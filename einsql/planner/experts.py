@@ -76,12 +76,20 @@ def _check_hints(roots: Roots) -> None:
     """Rejects hints for labels that are read from data, if their rows cannot be sent.
 
     Raises:
-        ProgrammingError: There is such a hint.
+        ProgrammingError: There is such a hint, or one beside it for a key that rows lack.
     """
     for node in walk(*roots):
         if not isinstance(node, EinSum):
             continue
         found = routed(node)
+        beside = [x for x, parts in node.hint if parts > 1 and found and x not in found[0].rows]
+        if found is not None and beside != [found[0].label]:
+            (other, *_) = (x for x in beside if x != found[0].label)
+            raise ProgrammingError(
+                f'The hint cuts "{other}" beside "{found[0].label}", which values choose',
+                hint=f'Leave out "{other}": of an operation whose rows are sent to blocks, only '
+                f"keys of the rows can be cut, such as {found[0].rows[0]}.",
+            )
         for label, parts in node.hint:
             define = node.axis(label).define
             is_chosen = define is not None and operands_of(define)  # others have one value
