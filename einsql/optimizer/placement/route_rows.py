@@ -49,7 +49,7 @@ class Staying:
     def of(cls, node: EinSum, sites: int) -> Staying | None:
         """Those of a node; None for a node that is not routed."""
         found = routed(node)
-        return None if found is None else cls(*found, sites)
+        return None if found is None else cls(found[0], min(found[1], sites), sites)
 
     def numbers(self, node: EinSum) -> list[int]:
         """The numbers of the operands that stay."""

@@ -26,7 +26,7 @@ from einsql.optimizer.rewrite.rules import Rule, rebuild
 def route_rows(node: EinSum) -> EinSum:
     """Computes a result for each row of a node that is to be routed, and reduces the results."""
     wanted = dict(node.hint)
-    for routing in routings(node):
+    for routing in routings(node) if wanted else ():
         if wanted.get(routing.label, 1) > 1:
             return _with_row_keys(node, routing.rows) or node
     return node
