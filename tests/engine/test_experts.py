@@ -159,6 +159,7 @@ def test_few_rows_reach_the_experts_of_all_sites() -> None:
     given = {n: a[:2] if KEYS[n][0] == "i" else a for n, a in arrays("outside").items()}
     plan = report(connected(given, 5), hinted(CHAIN, 5))
     assert blocks_of(plan) == [5, 5]
+    assert [n["collective"] for n in plan["nodes"]].count("all-to-all") == 1
     assert_same(rows_of(connected(given, 5), hinted(CHAIN, 5)), by_duckdb(given, hinted(CHAIN, 1)))
 
 

@@ -48,7 +48,7 @@ def chained(parts: int) -> EinSum:
 def test_placed_plans_keep_the_meaning(sites: int) -> None:
     """The interpreter of the implementation algebra reads all blocks; a program sends rows."""
     chance = np.random.default_rng(sites)
-    inputs = {
+    inputs: dict[str, dict[str, np.ndarray]] = {
         "x": {"val": chance.standard_normal((7, 3))},
         "r": {"val": chance.integers(-1, 7, 7)},
         "w": {"val": chance.standard_normal((5, 3))},

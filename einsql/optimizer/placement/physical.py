@@ -31,7 +31,7 @@ from einsql.optimizer.decomposition import Decomposition
 from einsql.optimizer.placement.choose_grid import Choice
 from einsql.optimizer.placement.layouts import Cells, entries, grid_layout, lying, spread
 from einsql.optimizer.placement.placement import Placed, is_kept, place
-from einsql.optimizer.placement.route_rows import Staying
+from einsql.optimizer.placement.route_rows import Staying, staying_operands
 from einsql.optimizer.tra.lower import Parts, lowered_nodes
 
 _NOTHING = Input("nothing", Schema((), ()))
@@ -96,6 +96,7 @@ class _Building:
     def __init__(self, roots: Sequence[Node], placed: Placed, sites: int) -> None:
         self.roots, self.placed, self.sites = roots, placed, sites
         self.operations: dict[int, EinSum] = {}
+        self._staying_of = staying_operands(tuple(roots), sites)
         self._grids: dict[int, _Grid] = {}
         self._stored: dict[tuple[int, tuple[int, ...]], tuple[Tiles, tuple[Dims, Layout]]] = {}
         cuts = {n: self._parts(n) for n in walk(*roots) if isinstance(n, EinSum)}
@@ -165,7 +166,7 @@ class _Building:
     def _join(self, node: EinSum, join: tra.Join) -> ia.Node:
         assert join.domain is not None
         layout = _named(self._grid(node).layout, self._choice(node).cells, _free(node))
-        staying = Staying.of(node, self.sites)
+        staying = self._staying_of.get(id(node))
         stay = [] if staying is None else staying.numbers(node)
         pairs = [
             self._operand(o, source, places, layout)

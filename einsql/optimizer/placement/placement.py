@@ -30,7 +30,7 @@ from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
 from einsql.optimizer.placement.completion import Completion, PartialResult, freely
 from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
 from einsql.optimizer.placement.layouts import lying
-from einsql.optimizer.placement.route_rows import Staying, choose_routed
+from einsql.optimizer.placement.route_rows import Staying, choose_routed, staying_operands
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +95,7 @@ class _Placing:
         nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
         self.cuts = {id(n): c for n, c in zip(nodes, cut.cuts, strict=True)}
         self.readers = consumers(*roots)
+        self.staying = staying_operands(roots, self.sites)
         self.nbytes = 0
         self.relations: dict[int, _Relation] = {}
         self.choices: dict[Hashable, Choice] = {}
@@ -132,7 +133,7 @@ class _Placing:
         recut = not node.hint if pinned is None else pinned.recut
         is_root = any(node is root for root in self.roots)
         free = is_root and recut and not node.grid and cut.copies == 1
-        staying = Staying.of(node, self.sites)
+        staying = self.staying.get(id(node))
         key = _signature(node, cut, read, staying), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
@@ -222,7 +223,13 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation], staying: Staying |
         tuple(at[k] for k in node.keys),
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
-        None if staying is None else (at[staying.routing.label], staying.parts),
+        None
+        if staying is None
+        else (
+            at.get(staying.routing.label),
+            staying.parts,
+            tuple(at[x] for x in staying.routing.rows),
+        ),
         tuple((at.get(g.label), g.size, g.depth) for g in node.grid),
         None if cut.pinned is None else _pinned_places(node, cut.pinned),
         node.is_elementwise,

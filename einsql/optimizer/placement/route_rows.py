@@ -15,8 +15,8 @@ from einsql.core.boxes import split
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.ir.einsum.cells import values_read
-from einsql.ir.einsum.graph import EinSum, Input, Operand
-from einsql.ir.einsum.routing import Routing, routed
+from einsql.ir.einsum.graph import EinSum, Input, Operand, Roots
+from einsql.ir.einsum.routing import Routing, routed, routed_groups
 from einsql.ir.ia.placement import everywhere
 from einsql.ir.layout import Layout, Mesh, Shard, Tiles
 from einsql.ir.spmd.program import tuple_bytes
@@ -33,10 +33,10 @@ _ABSENT = Input("absent", Schema((), ()))
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """The operands of a routed operation that are read at the sites of blocks.
+    """The operands of an operation that are read at the sites of blocks.
 
     Attributes:
-        routing: How rows choose a block.
+        routing: How rows choose a block. An operation between routed ones has no experts.
         parts: The number of blocks.
         sites: The number of sites.
     """
@@ -96,6 +96,21 @@ class Staying:
     def starts(self) -> np.ndarray:
         """The first value of each block, int64 (blocks,)."""
         return np.asarray(split(self.routing.lo, self.routing.hi, self.parts)[:, 0])
+
+
+def staying_operands(roots: Roots, sites: int) -> dict[int, Staying]:
+    """Those of each operation whose rows move, by its identity.
+
+    Args:
+        roots: The roots of the graph.
+        sites: The number of sites.
+    """
+    staying: dict[int, Staying] = {}
+    for group in routed_groups(roots):
+        for node, rows in zip(group.nodes, group.rows, strict=True):
+            between = Staying(Routing("", -1, rows, (), 0, 0), 0, sites)
+            staying[id(node)] = Staying.of(node, sites) or between
+    return staying
 
 
 def choose_routed(
