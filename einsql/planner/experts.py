@@ -92,7 +92,11 @@ def _check_hints(roots: Roots) -> None:
             )
         for label, parts in node.hint:
             define = node.axis(label).define
-            is_chosen = define is not None and operands_of(define)  # others have one value
+            is_chosen = (
+                define is not None
+                and operands_of(define)  # others have one value
+                and any(label in o.labels for o in node.operands)
+            )
             if is_chosen and parts > 1 and (found is None or found[0].label != label):
                 raise ProgrammingError(
                     f'The hint PARTITION({label}={parts}) cannot be met: "{label}" is chosen by '

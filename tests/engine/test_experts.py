@@ -240,6 +240,15 @@ def test_simulations_and_derivations_know_the_rows() -> None:
     assert sent == plan["total"]["bytes_sent"]
 
 
+def test_a_hint_for_a_tensor_of_which_no_value_is_read_has_no_effect() -> None:
+    given = arrays("outside")
+    sql = """SELECT {hint} x.i, w.f, COUNT(*) AS val
+        FROM x JOIN r ON x.i = r.i JOIN w1 AS w ON w.e = {key} AND w.h = x.h GROUP BY x.i, w.f"""
+    for key in ("r.val", "(r.val + 5) % 7"):
+        wanted = by_duckdb(given, hinted(sql, 1, key=key))
+        assert_same(rows_of(connected(given, 3), hinted(sql, 3, key=key)), wanted)
+
+
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [

@@ -11,6 +11,7 @@ from einsql.ir.einsum.graph import (
     Roots,
     Value,
     exprs,
+    hint_over,
     subexpressions,
     walk,
     with_operands,
@@ -83,7 +84,8 @@ def _drop_axes(node: EinSum) -> EinSum:
         )
         if len(kept) == len(node.axes):
             break
-        node = replace(node, axes=kept)
+        hint = hint_over(node.hint, {a.label for a in kept})
+        node = replace(node, axes=kept, hint=hint)
     return node
 
 
