@@ -144,13 +144,13 @@ def routed_groups(roots: Roots) -> list[RoutedGroup]:
 
     A node between two routed nodes belongs to their group if it computes rows from rows.
     """
-    finder = _Groups(roots)
-    return finder.groups()
+    nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
+    return _Groups(nodes).groups() if any(n.hint for n in nodes) else []
 
 
 class _Groups:
-    def __init__(self, roots: Roots) -> None:
-        self._nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
+    def __init__(self, nodes: Sequence[EinSum]) -> None:
+        self._nodes = nodes
         self._choices: dict[int, tuple[Choice, int]] = {}
         self._rows: dict[int, tuple[str, ...]] = {}
         self._routed: set[int] = set()

@@ -255,12 +255,13 @@ class _Route:
 
 def _routes(roots: Sequence[Node], sites: int) -> dict[int, _Route]:
     """The route of each operation of a group of routed ones, by its identity."""
+    groups = routed_groups(tuple(roots))
     routes: dict[int, _Route] = {}
     readers: dict[int, list[int]] = {}
-    for node in walk(*roots):
+    for node in walk(*roots) if groups else ():
         for o in node.operands if isinstance(node, EinSum) else ():
             readers.setdefault(id(o.source), []).append(id(node))
-    for group in routed_groups(tuple(roots)):
+    for group in groups:
         inside = {id(n) for n in group.nodes}
         for node, rows in zip(group.nodes, group.rows, strict=True):
             home = rows[group.home()]
