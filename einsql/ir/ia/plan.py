@@ -112,7 +112,7 @@ class Routed:
 
     The reader is a local join whose rows read one block each, which they choose by a value. The
     rows are sent to the site of the block, and their results come back. So the type is that of a
-    copy of all blocks at every site.
+    copy of all blocks at every site. The bytes follow from data; an SPMD program expects them.
     """
 
     source: Node
@@ -330,7 +330,7 @@ def walk(*roots: Node) -> list[Node]:
 
 
 def sends(node: Node) -> int:
-    """The exact number of bytes that cross sites when a node runs; 0 for `Routed`, see there."""
+    """The exact number of bytes that cross sites when a node runs; 0 for `Routed`."""
     if isinstance(node, Bcast | Shuffle):
         return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):
