@@ -19,16 +19,20 @@ from tests.engine.test_experts import (
 )
 
 
-@pytest.mark.parametrize("route", ["spread", "one", "none"])
-def test_ranks_answer_and_send_as_virtual_sites(connected: Connected, route: str) -> None:
+@pytest.mark.parametrize(("route", "sites"), [("spread", 2), ("one", 5), ("none", 2)])
+def test_ranks_answer_and_send_as_virtual_sites(
+    connected: Connected, route: str, sites: int
+) -> None:
+    """Two ranks, with several sites each or with one."""
     given = arrays(route)
     con = connected(2)
-    virtual = einsql.connect(config={"sites": 2})
+    con.execute(f"SET sites = {sites}")
+    virtual = einsql.connect(config={"sites": sites})
     for name, array in given.items():
         for some in (con, virtual):
             some.register(name, array, dims=tuple(KEYS[name]))
     for query in ("chain", "gated", "nulls"):
-        sql = hinted(QUERIES[query], 2)
+        sql = hinted(QUERIES[query], sites)
         wanted = by_duckdb(given, hinted(QUERIES[query], 1))
         for _ in range(3):  # from the second run on, steps run as generated functions
             assert_same(rows_of(con, sql), wanted)
