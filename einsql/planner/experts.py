@@ -102,8 +102,8 @@ def _check_hints(roots: Roots) -> None:
                     f'The hint PARTITION({label}={parts}) cannot be met: "{label}" is chosen by '
                     "values, and this operation cannot send its rows to the chosen blocks",
                     hint="The rows must be keys of the result or be reduced by SUM, MIN or MAX, "
-                    "no expression may read their keys, and the chosen key is no key of the result. "
-                    "Leave the hint out otherwise.",
+                    "no expression may read their keys, and the chosen key is no key of the "
+                    "result. Leave the hint out otherwise.",
                 )
 
 
