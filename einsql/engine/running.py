@@ -68,6 +68,10 @@ class Resident:
                     self._bytes[key[0]] += key[2]
         self.peak = list(map(max, self.peak, self._bytes))
 
+    def pass_through(self, nbytes: Sequence[int]) -> None:
+        """Counts memory of a step besides tiles, by site, which the step itself frees."""
+        self.peak = [max(p, b + n) for p, b, n in zip(self.peak, self._bytes, nbytes, strict=True)]
+
     def release(self, steps: Iterable[int]) -> None:
         """Removes the tiles of steps."""
         for n in steps:

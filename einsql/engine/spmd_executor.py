@@ -18,6 +18,7 @@ from einsql.core.schema import Schema
 from einsql.engine.exchange import Held, Index, Merging, Moving, cut_of, paste
 from einsql.engine.executor import REPEATED
 from einsql.engine.fused_steps import Fused, Join, postponed
+from einsql.engine.routed.steps import RoutedSteps
 from einsql.engine.running import Loading, Resident, Running
 from einsql.engine.single_readers import merged_on_arrival, nested_steps
 from einsql.engine.site_cells import Cell, Cells
@@ -52,7 +53,8 @@ class SiteProgram(GraphExecutor):
 
     def __init__(self, program: Program, compile_node: Compile, join: Join | None = None) -> None:
         if join is None:
-            program = replace(program, together=())
+            moving = tuple(t for t in program.together if t.routed is not None)
+            program = replace(program, together=moving)
         self.program = program
         self.sites = program.sites
         self.cells = Cells(program, compile_node)
@@ -61,9 +63,18 @@ class SiteProgram(GraphExecutor):
         self._nested = nested_steps(program)
         self._released = program.released(self._nested)
         self.aliased_inputs = program.inputs
-        self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
+        self._fused = {
+            t.steps[-1]: Fused(program, t, join)
+            for t in program.together
+            if join is not None and t.routed is None
+        }
+        self._routed = {
+            t.steps[-1]: RoutedSteps(program, t, compile_node)
+            for t in program.together
+            if t.routed is not None
+        }
         self._postponed = postponed(program.together)
-        apart = {*self._postponed, *self._fused}
+        apart = {*self._postponed, *self._fused, *self._routed}
         self._merged = {n: m for n, m in merged_on_arrival(program).items() if n not in apart}
         self._posts = program.posts_before
         early = {e for numbers in self._posts.values() for e in numbers}
@@ -243,6 +254,8 @@ class SiteProgram(GraphExecutor):
             stream = run.streams[n]
             tiles_of[n] = streamed_tiles(self.program, self.cells, moving, stream, n, run)
             done = [*stream.released, *(m for m in done if m != stream.exchange)]
+        elif n in self._routed:
+            self._routed[n].run(run)
         elif n in self._fused:
             self._run_fused(self._fused[n], tiles_of, transport, run.progress, run.measure)
         elif isinstance(step, Local):
@@ -277,6 +290,8 @@ class SiteProgram(GraphExecutor):
         fused = self._fused.get(number)
         owned = self._moving.owned(number, step.tiles, transport)
         made = [number] if fused is None else fused.visible
+        if number in self._routed:
+            return None
         if any(map(self.cells.is_heavy, made)) or not self._nested.keys().isdisjoint(step.operands):
             return None
         if fused is not None:

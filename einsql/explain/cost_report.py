@@ -43,6 +43,10 @@ MOST_CELLS = 64
 """The most cells of an operation whose sites are reported."""
 
 
+ESTIMATED = "bytes of rows are estimated: all values of {} are chosen equally often"
+"""Why the bytes of an operation are not those of a run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """The steps of one operation in a placed program.
@@ -115,10 +119,15 @@ def operation_reports(
         mesh: The mesh of the sites, for the sharded index notation.
     """
     costs = tra_costs(placed)
+    moved = {t.steps[-1]: t.routed for t in placed.together if t.routed is not None}
     reports = []
     for operation in operations:
         cut, local, node = operation.cut, operation.local, operation.local.node
         collectives = _collectives(operation, placed)
+        rows = moved.get(operation.number)
+        if rows is not None:
+            along = (rows.blocks.routing.label,)
+            collectives.append(Collective("all-to-all", along, rows.nbytes))
         names_read = tuple(names[id(o.source)] for o in node.operands)
         measured, mask = None, None if views.matches(node) else why_masked(node)
         if measure is not None:
@@ -134,7 +143,7 @@ def operation_reports(
                 op=_kind(node),
                 labels={a.label: a.extent for a in node.axes if a.define is None},
                 viable=cut.viable,
-                partition=cut.parts,
+                partition=cut.parts | dict(cut.blocks),
                 hint=dict(node.hint),
                 copies=cut.copies,
                 placements=_placements(local),
@@ -146,7 +155,8 @@ def operation_reports(
                     CollectiveReport(collective=c.name, along=c.along, bytes_sent=c.nbytes)
                     for c in collectives
                 ],
-                bytes_sent=sum(s.nbytes for s in _moving(operation.steps, placed)),
+                bytes_sent=sum(s.nbytes for s in _moving(operation.steps, placed))
+                + (0 if rows is None else rows.nbytes),
                 tra_cost=sum(costs[n] for n in operation.steps),
                 flops=_flops(local),
                 seconds=sum(predicted.seconds[s] for s in operation.steps),
@@ -162,7 +172,10 @@ def operation_reports(
                 reads=_reads(operation, placed, names_read),
                 bytes=node.schema.size * tuple_bytes(node),
                 cells=local.sites.tolist() if len(local.sites) <= MOST_CELLS else None,
-                reasons=[] if mask is None else [mask.text(names)],
+                reasons=[
+                    *([] if mask is None else [mask.text(names)]),
+                    *([] if rows is None else [ESTIMATED.format(rows.blocks.routing.label)]),
+                ],
             )
         )
     return reports
@@ -223,11 +236,16 @@ def _placements(local: Local) -> Placements:
             return copied
         return f"Shard({label})" if label in labels else otherwise
 
+    def operand(number: int, labels: Sequence[str]) -> list[str]:
+        if local.blocks is None or number not in local.blocks.routing.experts:
+            return [placed(x, labels, "Replicate") for x in grid]
+        return [f"Shard({local.blocks.routing.label})"] * len(grid)
+
     grid = [label for label, _ in local.grid]
     partial = f"Partial({', '.join(reductions)})"
     return Placements(
         grid=local.grid,
-        operands=[[placed(x, o.labels, "Replicate") for x in grid] for o in node.operands],
+        operands=[operand(n, o.labels) for n, o in enumerate(node.operands)],
         result=[placed(x, node.keys, partial) for x in grid],
     )
 

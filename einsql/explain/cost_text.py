@@ -58,12 +58,13 @@ def table(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
 
 def _totals(report: GraphReport) -> list[str]:
     total, measured = report.total, report.measured
+    about = "about " if any(map(_blocks, report.nodes)) else ""
     lines = [
         f"-- {plural(report.sites, 'site')}, strategy {report.strategy}, cost {report.cost}",
         *([] if report.plan_file is None else [f"plan       {report.plan_file}"]),
         *([] if report.notice is None else [f"notice     {report.notice}"]),
         f"moves      {count(total.floats_moved)} floats by EinDecomp's count, "
-        f"{count(total.tra_cost)} by TRA's; {data_size(total.bytes_sent)} sent "
+        f"{count(total.tra_cost)} by TRA's; {about}{data_size(total.bytes_sent)} sent "
         "between sites",
         f"computes   {count(total.flops)} flops",
         f"holds      {data_size(total.memory)} at the fullest site{_fullest(report)}",
@@ -88,7 +89,7 @@ def _operations(nodes: Sequence[OperationReport]) -> list[str]:
 def _row(node: OperationReport) -> list[str]:
     columns = [
         f"{node.id} {node.op}",
-        " ".join(f"{x}:{parts}" for x, parts in node.placements.grid) or "whole",
+        " ".join(f"{x}:{parts}" for x, parts in (*node.placements.grid, *_blocks(node))) or "whole",
         count(node.floats.sum),
         data_size(node.bytes_sent),
         count(node.flops),
@@ -100,12 +101,18 @@ def _row(node: OperationReport) -> list[str]:
     return columns
 
 
+def _blocks(node: OperationReport) -> list[tuple[str, int]]:
+    """Returns the label that rows choose by a value, with its number of blocks, if there is one."""
+    return [(x, parts) for x, parts in node.partition.items() if x not in node.labels]
+
+
 def _tensors(node: OperationReport) -> list[tuple[str, str]]:
     """Returns the operands and the result with their placements and collectives, and the group."""
     placements, rows = node.placements, []
     group = node.group.nodes if node.group else []
     if group[-1:] == [node.id]:
-        rows.append((f"runs with {', '.join(group[:-1])}", "block by block"))
+        how = (node.group and node.group.detail) or "block by block"
+        rows.append((f"runs with {', '.join(group[:-1])}", how))
     if not placements.grid and not node.bytes_sent:
         return rows  # one call, at one site
     for read, placed in zip(node.reads, placements.operands, strict=True):

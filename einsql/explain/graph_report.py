@@ -195,7 +195,10 @@ def _with_groups(
     position = {operation.number: n for n, operation in enumerate(operations)}
     for fused in placed.together:
         members = [position[n] for n in fused.steps]
-        group = GroupReport(nodes=[nodes[m].id for m in members])
+        if len(members) == 1:
+            continue
+        detail = None if fused.routed is None else "where their rows are"
+        group = GroupReport(nodes=[nodes[m].id for m in members], detail=detail)
         for m in members:
             nodes[m] = replace(nodes[m], group=group)
     return nodes

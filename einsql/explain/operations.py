@@ -129,7 +129,7 @@ class GroupReport:
 
     Attributes:
         nodes: The ids of the operations; the last operation has the measure of the group.
-        detail: The size of a block, on one site.
+        detail: The size of a block, on one site; where rows run that move to blocks.
     """
 
     nodes: Sequence[str]

@@ -10,6 +10,8 @@ from einsql.ir.einsum.graph import EinSum, Node, Roots, walk
 from einsql.ir.einsum.states import has_order
 from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS, hinted_orders
 from einsql.optimizer.rewrite.pipeline import GROUP_NODES, RULES, run_stages
+from einsql.optimizer.rewrite.route_rows import ROUTE_ROWS
+from einsql.optimizer.rewrite.route_rows import hinted as hinted_routes
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Step
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS, hinted
 from einsql.optimizer.rewrite.verify import verify
@@ -66,6 +68,19 @@ def with_ordered_parts(optimized: Optimized, sites: int) -> Optimized:
     if not any(isinstance(n, EinSum) and has_order(n) for n in walk(*optimized.roots)):
         return optimized
     return _with_rule(optimized, ORDERED_PARTS, hinted_orders(optimized.roots, sites))
+
+
+def with_routed_rows(optimized: Optimized, hints: Mapping[int, tuple[str, int]]) -> Optimized:
+    """Routes rows of an optimized graph to the sites of the blocks that they choose.
+
+    Args:
+        optimized: The graph and its trace.
+        hints: By the id of a node the label that its rows choose, and the number of blocks.
+
+    Raises:
+        InternalError: The rule left a malformed graph behind.
+    """
+    return _with_rule(optimized, ROUTE_ROWS, hinted_routes(optimized.roots, hints))
 
 
 def _with_rule(optimized: Optimized, rule: Rule, old: Roots) -> Optimized:

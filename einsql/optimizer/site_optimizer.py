@@ -23,6 +23,7 @@ import numpy as np
 from einsql.core.machine import Machine
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Roots
+from einsql.ir.einsum.routing import routed_groups
 from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Decomposition, Floats, Objective, Seconds, SentBytes
@@ -167,7 +168,9 @@ class _Sited:
     @cached_property
     def program(self) -> Program:
         """The program of the sites, with fused groups."""
-        return posted(joined(by_rounds(graph_program(self.plan)), self._groups))
+        return posted(
+            joined(by_rounds(graph_program(self.plan)), self._groups, routed_groups(self._roots))
+        )
 
     def seconds(self, machine: Machine) -> float:
         """The predicted seconds of the program."""

@@ -29,6 +29,7 @@ from einsql.optimizer.rewrite.pipeline import reordered
 from einsql.optimizer.rewrite.rules import Optimized
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites
 from einsql.planner.compile import at_sites, check_domains, compiler, grouping, joining
+from einsql.planner.experts import planned_with_experts
 from einsql.planner.split_keys import planned
 from einsql.storage.fields import PlacedFields
 
@@ -215,10 +216,17 @@ def on_sites(
         Error: See `check_domains`.
     """
     objective, again = objective_of(settings), partial(sited, settings=settings)
-    in_order = partial(ordered, settings=settings)
     if ORDERED_PARTS.name not in settings.disabled_rules:
         optimized = with_ordered_parts(optimized, settings.sites)
-    graph, plan = planned(optimized, settings, objective, in_order, again)
+
+    def planned_by(
+        first: Callable[[Optimized], tuple[Optimized, SitePlan]], optimized: Optimized
+    ) -> tuple[Optimized, SitePlan]:
+        return planned(optimized, settings, objective, first, again)
+
+    in_order = partial(planned_by, partial(ordered, settings=settings))
+    as_given = partial(planned_by, lambda graph: (graph, again(graph.roots)))
+    graph, plan = planned_with_experts(optimized, settings, objective, in_order, as_given)
     return OnSites(graph, plan, _program(plan.program, settings, cluster, note))
 
 

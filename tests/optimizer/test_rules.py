@@ -284,6 +284,15 @@ def selecting() -> EinSum:
     return replace(node, outputs=WITNESS.outputs(val(0), val(0), Label("j")))
 
 
+def routing() -> EinSum:
+    """Sums over the slots of a token of rows that the slots choose."""
+    slots, rows = tensor("slots", (0, 4), (0, 2), dtype=I64), tensor("rows", (0, 3), (0, 4))
+    axes = (Axis("i", 0, 4), Axis("s", 0, 2), Axis("h", 0, 4), Axis("e", 0, 3, val(1, I64)))
+    operands = (Operand(X, ("i", "h")), Operand(slots, ("i", "s")), Operand(rows, ("e", "h")))
+    value = Output("val", (times(val(0), val(2)),), D, "sum")
+    return EinSum(axes, operands, TRUE, ("i",), (value, PRESENCE), (("e", 2),))
+
+
 EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fold-constants": folding,
     "narrow-axes": narrowing,
@@ -308,6 +317,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "split-keys": weighting,
     "ring-keys": ringing,
     "ordered-parts": ordering,
+    "route-rows": routing,
     "show-digits": showing,
     "order-keys": turning,
 }
@@ -412,6 +422,7 @@ def test_rules_fire_on_random_graphs() -> None:
         selecting,
         ringing,
         ordering,
+        routing,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     for seed in range(300):

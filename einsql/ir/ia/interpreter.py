@@ -127,6 +127,8 @@ def _records(
             return {at: source.records[at[0], at[1], 0] for at, _ in _copies(node.schema)}
         case ia.Repartition():
             return _repartition(node, source, sources[1:])
+        case ia.Routed():
+            return _whole(node, source)
         case ia.LocalFilter():
             kept = np.flatnonzero(over_keys(node.condition, source.schema.blocks.key_array()))
             return {
@@ -167,6 +169,13 @@ def _repartition(
             raise InternalError("Two relations of one tensor differ")
     pieces = [[*cut_record(tensor, node.schema.blocks).values()] for tensor in tensors]
     return {at: pieces[at[1]][at[0]] for at, _ in _copies(node.schema)}
+
+
+def _whole(node: ia.Routed, source: Stored) -> dict[Copy, Fields]:
+    """One record of all blocks."""
+    tensor = assembled_tensor(source.blocks(0), source.schema.blocks)
+    (record,) = cut_record(tensor, node.schema.blocks).values()
+    return {at: record for at, _ in _copies(node.schema)}
 
 
 def _map(node: ia.LocalMap, source: Stored) -> dict[Copy, Fields]:

@@ -107,6 +107,22 @@ class Repartition:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Routed:
+    """SHUF by data: a relation whose blocks stay, because the rows of its reader come to them.
+
+    The reader is a local join whose rows read one block each, which they choose by a value. The
+    rows are sent to the site of the block, and their results come back. So the type is that of a
+    copy of all blocks at every site. The bytes follow from data; an SPMD program expects them.
+    """
+
+    source: Node
+    schema: PhysicalSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _typed(self, ia_typing.whole(self.source.schema))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LocalFilter:
     """σᴸ: the pairs whose keys satisfy a condition."""
 
@@ -245,7 +261,9 @@ class LocalStack:
         _typed(self, ia_typing.stacked(self.source.schema, self.key, self.dim))
 
 
-Unary = Bcast | Shuffle | Repartition | LocalFilter | LocalMap | LocalAggregate | LocalStack
+Unary = (
+    Bcast | Shuffle | Repartition | Routed | LocalFilter | LocalMap | LocalAggregate | LocalStack
+)
 Node = Scan | LocalJoin | Unary
 
 
@@ -312,7 +330,7 @@ def walk(*roots: Node) -> list[Node]:
 
 
 def sends(node: Node) -> int:
-    """The exact number of bytes that cross sites when a node runs."""
+    """The exact number of bytes that cross sites when a node runs; 0 for `Routed`."""
     if isinstance(node, Bcast | Shuffle):
         return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):

@@ -60,6 +60,8 @@ def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
             by = node.part_dims
             to = str(by) if isinstance(by, Layout) else shown(by)
             return [f"  repartition  {', '.join((source, *also))} BY {to}"]
+        case ia.Routed():
+            return [f"  routed       {source}"]
         case ia.LocalFilter():
             return [f"  local filter {source} {format_expr(node.condition)}"]
         case ia.LocalMap():

@@ -18,12 +18,12 @@ from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, relabel
 from einsql.ir.ia.kernel_laws import distributes
 from einsql.ir.ia.physical_schema import Parts, PhysicalSchema
-from einsql.ir.ia.placement import recognized
+from einsql.ir.ia.placement import everywhere, recognized
 from einsql.ir.layout import Entry, Layout, Partial, Replicate, Scattered, Shard, Single
 from einsql.ir.remembered import remembered
 from einsql.ir.tra import kernel_typing
 from einsql.ir.tra import typing as tra_typing
-from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dims, codes, over_keys, shown
+from einsql.ir.tra.block_schema import BlockSchema, Cuts, Dim, Dims, codes, over_keys, shown
 from einsql.ir.tra.kernels import Merge, reductions
 
 Law = Entry | np.ndarray
@@ -57,6 +57,25 @@ def recut(source: PhysicalSchema, cuts: Cuts | Dims, layout: Layout) -> Physical
         merged(source, "Repartition")
     blocks = tra_typing.repartition_schema(source.blocks, cuts)
     return PhysicalSchema(blocks, layout, source.sites, source.parts)
+
+
+@remembered
+def whole(source: PhysicalSchema) -> PhysicalSchema:
+    """One array of all blocks of a relation at every site.
+
+    Raises:
+        IntegrityError: The relation has parts.
+    """
+    merged(source, "A routed relation")
+    blocks = source.blocks
+    dims = []
+    for axis in range(len(blocks.dims)):
+        at = blocks.boxes()[:, axis]
+        lo = int(at[:, 0].min())
+        dims.append(Dim((int(at[:, 1].max()) - lo,), starts=(lo,)))
+    return PhysicalSchema(
+        BlockSchema((), tuple(dims), blocks.fields), everywhere(source.sites), source.sites
+    )
 
 
 # ---- local operations on one relation

@@ -37,7 +37,17 @@ def format_steps(program: Program) -> list[list[str]]:
 
 def format_groups(program: Program) -> list[str]:
     """Formats the groups of steps that every site runs together, each as a line."""
-    return [f"together {', '.join(f's{n}' for n in t.steps)}" for t in program.together]
+    lines = []
+    for t in program.together:
+        steps = ", ".join(f"s{n}" for n in t.steps)
+        if t.routed is None:
+            lines.append(f"together {steps}")
+            continue
+        blocks = t.routed.blocks
+        at = ", ".join(map(str, blocks.sites.tolist()))
+        sent = f"about {t.routed.nbytes:,} bytes"
+        lines.append(f"routed {steps} by {blocks.routing.label} to the sites {at}, {sent}")
+    return lines
 
 
 def relation_names(program: Program) -> list[str]:

@@ -22,6 +22,7 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state
+from einsql.ir.einsum.routing import Routing
 from einsql.ir.layout import Tiles
 
 COPIES = "*"
@@ -105,6 +106,23 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The blocks of operands that the rows of a local step choose by a value.
+
+    Attributes:
+        routing: How rows choose.
+        starts: int64 (blocks,), the first value of each block.
+        sites: int64 (blocks,), the site of each block, all distinct.
+        tiles: For each operand without rows int64 (blocks,), the tile at the site of each block.
+    """
+
+    routing: Routing
+    starts: np.ndarray
+    sites: np.ndarray
+    tiles: Mapping[int, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Local:
     """Runs an EinSum once for each cell of its cut domain.
 
@@ -122,6 +140,9 @@ class Local:
         partial: True if tiles of several cells must be merged; they have the state for that.
         is_template: True if the tiles of a cell determine the extents of all labels, and
             positions are counted from the start of the tiles.
+        blocks: The blocks that rows choose. The points of a row run at the site of its block, and
+            the results return to the tile of the cell. Of an operand in blocks a cell picks the
+            block at its site, or the first one.
     """
 
     node: EinSum
@@ -134,6 +155,7 @@ class Local:
     tiles: Tiles
     partial: bool
     is_template: bool = False
+    blocks: Blocks | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,6 +208,51 @@ Step = Load | Exchange | Local | View | Complete
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RowRelation:
+    """A relation whose rows move to the blocks that they choose.
+
+    Attributes:
+        source: The step that produces its tiles.
+        picks: int64 (cells,), the tile that each cell reads.
+        axes: For each axis of a tile the number of its label among those of the rows, or None.
+    """
+
+    source: int
+    picks: np.ndarray
+    axes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutedRows:
+    """The rows of fused steps, which all move by one choice.
+
+    Attributes:
+        blocks: The blocks.
+        chooser: The number of the step, in the group, whose operand chooses.
+        rows: For each step the labels of its rows.
+        relations: The relations that move.
+        reads: For each step and operand the number of the relation; None for other operands.
+        tiles: For each step and operand without rows int64 (blocks,), the tile at the site of
+            each block; None for other operands.
+        sends: int64 (sites, sites), the bytes that each site sends to each other one if rows
+            choose all keys equally often. A run sends more or less.
+    """
+
+    blocks: Blocks
+    chooser: int
+    rows: tuple[tuple[str, ...], ...]
+    relations: tuple[RowRelation, ...]
+    reads: tuple[tuple[int | None, ...], ...]
+    tiles: tuple[tuple[np.ndarray | None, ...], ...]
+    sends: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """The expected bytes that cross sites."""
+        return int(self.sends.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FusedSteps:
     """Fused local steps: a site runs their cells together without storing intermediates.
 
@@ -196,6 +263,8 @@ class FusedSteps:
         edges: For each step and operand the step of the group that produces it, or -1.
         links: The exchanges between these steps, which move nothing.
         shown: The links that steps outside the group read.
+        routed: The rows that move to the blocks that they choose, where all steps run; None if
+            every cell runs at its site. A single step with blocks is a group of its own.
     """
 
     steps: tuple[int, ...]
@@ -203,6 +272,7 @@ class FusedSteps:
     edges: tuple[tuple[int, ...], ...]
     links: tuple[int, ...]
     shown: tuple[int, ...]
+    routed: RoutedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +307,9 @@ class Program:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that cross sites, on dense relations."""
-        return sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
+        """Bytes that cross sites, on dense relations; rows that choose blocks are expected."""
+        moved = sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
+        return moved + sum(t.routed.nbytes for t in self.together if t.routed is not None)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ class Alternatives:
         Returns:
             float64 (vectors,), in the unit of the objective.
         """
+        if not len(vectors):  # a hint may leave no alternative
+            return np.zeros(0)
         objective, vertices = self.objective, self.problem.vertices
         v = read_by(vertices[n], copies)
         total: np.ndarray = np.array(objective.vertex(v, vectors), np.float64)

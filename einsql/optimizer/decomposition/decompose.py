@@ -35,6 +35,7 @@ class Cut:
         copies: The number of groups of sites that each run all the calls; 1 unless a
             strategy computes a result everywhere.
         pinned: The cut and the placement in a plan file; None if a strategy chose the cut.
+        blocks: The label of keys that rows choose by a value, with its number of blocks.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Cut:
     repartition: float
     copies: int = 1
     pinned: Pinned | None = None
+    blocks: tuple[tuple[str, int], ...] = ()
 
     @property
     def calls(self) -> int:
@@ -192,6 +194,7 @@ def _cuts(
             f.repartition,
             s.copies,
             pins.get(v.name),
+            v.routed,
         )
         for v, s, f in zip(problem.vertices, schedules, floats, strict=True)
         if v.computes

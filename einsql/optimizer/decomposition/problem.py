@@ -21,6 +21,7 @@ from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Value, walk
 from einsql.ir.einsum.partial_states import merges, with_state
+from einsql.ir.einsum.routing import routed, routed_groups
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import tuple_bytes
 from einsql.optimizer.decomposition.products import CutRule, Roles
@@ -89,6 +90,7 @@ class Vertex:
         disabled: Names of rules that no vector may imply.
         passes: True if a group passes its result in a cache and never stores it.
         follows: True if it runs in the calls of another operation of its group.
+        routed: The label of the keys that rows choose by a value, with its number of blocks.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Vertex:
     disabled: frozenset[str] = frozenset()
     passes: bool = False
     follows: bool = False
+    routed: tuple[tuple[str, int], ...] = ()
 
     @property
     def roles(self) -> Roles:
@@ -214,9 +217,12 @@ def problem_of(
     vertices: list[Vertex] = []
     numbers: dict[int, int] = {}
     operations = 0
+    routes = _routes(roots, sites)
     for node in walk(*roots):
         if isinstance(node, EinSum):
             vertex = _vertex(node, f"r{operations}", numbers, sites)
+            if id(node) in routes:
+                vertex = _routed(vertex, node, routes[id(node)])
             if disabled:
                 vertex = replace(vertex, disabled=disabled)
             operations += 1
@@ -228,6 +234,78 @@ def problem_of(
         vertices.append(vertex)
     together = (sorted(numbers[id(node)] for node in nodes) for nodes in groups)
     return Problem(tuple(vertices), tuple(map(tuple, together)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """The rows of a routed operation, or of one between routed ones.
+
+    Attributes:
+        home: The label that cuts the rows before they move, and after.
+        parts: The number of its parts.
+        arriving: The operands whose rows move to this operation.
+        returns: Whether the rows of its result move back.
+    """
+
+    home: str
+    parts: int
+    arriving: tuple[int, ...]
+    returns: bool
+
+
+def _routes(roots: Sequence[Node], sites: int) -> dict[int, _Route]:
+    """The route of each operation of a group of routed ones, by its identity."""
+    groups = routed_groups(tuple(roots))
+    routes: dict[int, _Route] = {}
+    readers: dict[int, list[int]] = {}
+    for node in walk(*roots) if groups else ():
+        for o in node.operands if isinstance(node, EinSum) else ():
+            readers.setdefault(id(o.source), []).append(id(node))
+    for group in groups:
+        inside = {id(n) for n in group.nodes}
+        for node, rows in zip(group.nodes, group.rows, strict=True):
+            home = rows[group.home()]
+            wanted = dict(node.hint).get(home, sites)
+            arriving = tuple(
+                n
+                for n, o in enumerate(node.operands)
+                if id(o.source) not in inside and not set(rows).isdisjoint(o.labels)
+            )
+            read = readers.get(id(node), [])
+            returns = not read or any(r not in inside for r in read)
+            parts = min(wanted, sites, node.axis(home).extent)
+            routes[id(node)] = _Route(home, parts, arriving, returns)
+    return routes
+
+
+def _routed(v: Vertex, node: EinSum, route: _Route) -> Vertex:
+    """A vertex whose rows move to the blocks that they choose.
+
+    It reads a block of the operands that are chosen, and its rows once more where they arrive. The
+    estimate is for rows that choose all keys equally often.
+    """
+    fixed = tuple(route.parts if x == route.home else 1 for x in v.labels)
+    uses = list(v.uses)
+    found = routed(node)
+    if found is not None:
+        routing, parts = found
+        for n in routing.experts:
+            labels = node.operands[n].labels
+            length = -(-(routing.hi - routing.lo) // parts)
+            shape = tuple(
+                length if x == routing.label else extent
+                for x, extent in zip(labels, uses[n].shape, strict=True)
+            )
+            uses[n] = replace(uses[n], shape=shape)
+        v = replace(v, routed=((routing.label, parts),))
+    at = v.labels.index(route.home)
+    for n in route.arriving:
+        rows = tuple(at if x == route.home else None for x in node.operands[n].labels)
+        uses.append(replace(v.uses[n], producer=None, tensor=None, constant=False, axes=rows))
+    if route.returns:
+        rows = tuple(at if k == at else None for k in v.keys)
+        uses.append(Use(None, rows, v.shape, v.width, v.nbytes))
+    return replace(v, uses=tuple(uses), fixed=fixed)
 
 
 def _everywhere(tensor: Input, sites: int) -> bool:

@@ -114,7 +114,7 @@ def _matrices(v: Vertex) -> tuple[list[Use], list[Use]]:
     if not v.contraction:
         return [], []
     results = [u for u in v.uses if u.producer is not None and u.tensor is None]
-    stored = [u for u in v.uses if u.producer is None or u.tensor is not None]
+    stored = [u for u in v.uses if u.tensor is not None]
     return results, [u for u in stored if len(u.axes) > 1]
 
 

@@ -26,6 +26,7 @@ from einsql.ir.layout import Entry, Partial, Shard, Single, Tiles
 from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import (
     COPIES,
+    Blocks,
     Collective,
     CollectiveName,
     Complete,
@@ -44,6 +45,7 @@ from einsql.optimizer.decomposition import Decomposition
 from einsql.optimizer.lowering.tiles import Copies
 from einsql.optimizer.placement.collectives import collectives
 from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
+from einsql.optimizer.placement.route_rows import Staying
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +124,7 @@ class _Lowering:
                 if isinstance(node.source, ia.Repartition):
                     return self._complete(node, node.source)
                 return self._parts(node)
-            case ia.LocalMap():  # it drops the state of a completion
+            case ia.LocalMap() | ia.Routed():  # no state of a completion, and nothing moves
                 return replace(self.relation(node.source), schema=node.schema)
         raise InternalError("A plan over elements has no such operation")
 
@@ -200,9 +202,15 @@ class _Lowering:
         types = tuple(id(o.schema) for o in operands)
         key = ("cells", id(schema), types, node.keys, structure(operation))
         cells = memoized(self._known, key, lambda: _cells(node, operation, operands))
-        picks = tuple(o.tile(n) for o, n in zip(operands, cells.reads, strict=True))
         layout = schema.layout
         axes = zip(layout.mesh.axes, layout.placed, strict=True)
+        sites = tiles_of(schema).sites[cells.order]
+        blocks = self._blocks(operation, node, operands)
+        stay = {} if blocks is None else blocks.tiles
+        picks = tuple(
+            _at_sites(blocks, stay[n], sites) if blocks and n in stay else o.tile(reads)
+            for n, (o, reads) in enumerate(zip(operands, cells.reads, strict=True))
+        )
         step = Local(
             node=operation,
             labels=free,
@@ -211,15 +219,40 @@ class _Lowering:
                 for (_, size), e in axes
                 if not isinstance(e, Single)
             ),
-            sites=tiles_of(schema).sites[cells.order],
+            sites=sites,
             cells=cells.boxes,
             operands=tuple(o.step for o in operands),
             picks=picks,
             tiles=self._ordered(schema, cells, [k.lo for k in operation.schema.keys]),
             partial=cells.merged or schema.parts is not None,
+            blocks=blocks,
         )
         self.steps.append(step)
         return _Relation(len(self.steps) - 1, schema, cells.numbers)
+
+    def _blocks(
+        self, operation: EinSum, node: ia.LocalJoin, operands: Sequence[_Relation]
+    ) -> Blocks | None:
+        """The blocks that the rows of an operation choose; None if it is not routed."""
+        staying = Staying.of(operation, node.schema.sites)
+        if staying is None:
+            return None
+        first = staying.routing.experts[0]
+        sites = self.steps[operands[first].step].tiles.sites[self._every(operands[first])]
+        tiles = {}
+        for n in staying.numbers(operation):
+            every = self._every(operands[n])
+            own = self.steps[operands[n].step].tiles.sites[every]
+            # Blocks are in order; of copies it is the one at the site of each block.
+            order = np.argsort(own, kind="stable")
+            tiles[n] = every[order[np.searchsorted(own, sites, sorter=order)]]
+        return Blocks(staying.routing, staying.starts, sites, tiles)
+
+    def _every(self, relation: _Relation) -> np.ndarray:
+        """The step's tiles of all tiles of a relation."""
+        if relation.numbers is not None:
+            return relation.numbers
+        return np.arange(len(self.steps[relation.step].tiles.sites))
 
     def _ordered(self, schema: PhysicalSchema, cells: _Cells, lows: Sequence[int]) -> Tiles:
         """The tiles of a relation as boxes of keys, in the order of its cells."""
@@ -334,6 +367,12 @@ def _merged(node: ia.LocalAggregate, move: ia.Repartition) -> tuple[np.ndarray, 
     copies, parts = Copies.of(node.schema.holders), Copies.of(source.holders).numbers
     which = np.minimum(copies.which, parts.shape[2] - 1)
     return parts[old[copies.rows], :, which], node.schema.blocks.count > source.blocks.count
+
+
+def _at_sites(blocks: Blocks, tiles: np.ndarray, sites: np.ndarray) -> np.ndarray:
+    """The block at each of some sites; the first block for sites without one."""
+    at_site = dict(zip(blocks.sites.tolist(), tiles.tolist(), strict=True))
+    return np.array([at_site.get(site, tiles[0]) for site in sites.tolist()], np.int64)
 
 
 def _is_partial(entry: Entry) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import Field, Key, Schema
+from einsql.errors import InternalError
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Operand, Output, Value
 from einsql.ir.einsum.partial_states import state_fields
 from einsql.ir.functions import REDUCTIONS
@@ -125,6 +126,8 @@ class _Lowering:
                 return self._aggregate(node, source)
             case ia.LocalStack():
                 return self._stack(node, source)
+            case ia.Routed():
+                raise InternalError("A plan over tiles has no such operation")
 
     def _step(self, step: Step) -> int:
         self.steps.append(step)

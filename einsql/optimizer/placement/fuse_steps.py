@@ -13,22 +13,39 @@ from dataclasses import replace
 import numpy as np
 
 from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.routing import RoutedGroup
 from einsql.ir.spmd.program import Exchange, FusedSteps, Local, Program, reads, reordered
+from einsql.optimizer.placement.row_moves import moved, with_moves
 
 
-def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
+def joined(
+    program: Program,
+    groups: Iterable[Sequence[EinSum]],
+    routed: Iterable[RoutedGroup] = (),
+) -> Program:
     """The program with groups of nodes fused whose steps can run together.
 
     Args:
         program: A program whose local steps run nodes of a graph.
         groups: Disjoint groups of nodes of that graph, producers first.
+        routed: Disjoint groups of nodes whose rows move to the blocks that they choose. A routed
+            step in no such group moves its rows alone.
     """
-    groups = list(groups)
-    for nodes in groups:
+    groups, routed = list(groups), list(routed)
+    for nodes in (*groups, *(g.nodes for g in routed)):
         program = _contiguous(program, nodes)
     search = _Search(program)
-    fused = (search.together(nodes) for nodes in groups)
-    return replace(program, together=tuple(t for t in fused if t is not None))
+    fused = [t for g in routed if (t := search.together(g.nodes)) is not None]
+    moving = [m for t in fused if (m := with_moves(program, t)) is not None]
+    taken = {n for t in moving for n in (*t.steps, *t.links)}
+    for n, step in enumerate(program.steps):
+        if isinstance(step, Local) and step.blocks is not None and n not in taken:
+            alone = (tuple(-1 for _ in step.operands),)
+            moving.append(moved(program, FusedSteps((n,), (True,), alone, (), ())))
+            taken.add(n)
+    fused = [t for nodes in groups if (t := search.together(nodes)) is not None]
+    kept = [t for t in fused if taken.isdisjoint((*t.steps, *t.links))]
+    return replace(program, together=(*kept, *moving))
 
 
 def _contiguous(program: Program, nodes: Sequence[EinSum]) -> Program:

@@ -31,6 +31,7 @@ from einsql.optimizer.decomposition import Decomposition
 from einsql.optimizer.placement.choose_grid import Choice
 from einsql.optimizer.placement.layouts import Cells, entries, grid_layout, lying, spread
 from einsql.optimizer.placement.placement import Placed, is_kept, place
+from einsql.optimizer.placement.route_rows import Staying, staying_operands
 from einsql.optimizer.tra.lower import Parts, lowered_nodes
 
 _NOTHING = Input("nothing", Schema((), ()))
@@ -95,6 +96,7 @@ class _Building:
     def __init__(self, roots: Sequence[Node], placed: Placed, sites: int) -> None:
         self.roots, self.placed, self.sites = roots, placed, sites
         self.operations: dict[int, EinSum] = {}
+        self._staying_of = staying_operands(tuple(roots), sites)
         self._grids: dict[int, _Grid] = {}
         self._stored: dict[tuple[int, tuple[int, ...]], tuple[Tiles, tuple[Dims, Layout]]] = {}
         cuts = {n: self._parts(n) for n in walk(*roots) if isinstance(n, EinSum)}
@@ -164,9 +166,15 @@ class _Building:
     def _join(self, node: EinSum, join: tra.Join) -> ia.Node:
         assert join.domain is not None
         layout = _named(self._grid(node).layout, self._choice(node).cells, _free(node))
+        staying = self._staying_of.get(id(node))
+        stay = [] if staying is None else staying.numbers(node)
         pairs = [
             self._operand(o, source, places, layout)
-            for o, source, places in zip(node.operands, join.sources, join.keys, strict=True)
+            if staying is None or n not in stay
+            else (self._staying(node, o, staying), ())
+            for n, (o, source, places) in enumerate(
+                zip(node.operands, join.sources, join.keys, strict=True)
+            )
         ]
         kernel = join.kernel
         if not pairs:  # every site can compute what reads nothing
@@ -195,6 +203,21 @@ class _Building:
         return memoized(
             self._moved, (id(base), dims, layout), lambda: self._moves(base, dims, layout)
         ), keys
+
+    def _staying(self, node: EinSum, operand: Operand, staying: Staying) -> ia.Node:
+        """An operand at the sites of the blocks that rows choose."""
+        dims, layout = staying.law(node, operand)
+        base = self._plan_of.get(id(operand.source))
+        if base is None:
+            assert isinstance(operand.source, Input)
+            there = self._scan(operand.source, dims, layout)
+        elif base.schema.blocks.dims == dims and _alike(base.schema.layout, layout):
+            there = base
+        else:
+            there = memoized(
+                self._moved, (id(base), dims, layout), lambda: self._moves(base, dims, layout)
+            )
+        return ia.Routed(there) if staying.routing.label in operand.labels else there
 
     def _scan(self, tensor: Input, dims: Dims, layout: Layout) -> ia.Node:
         return memoized(

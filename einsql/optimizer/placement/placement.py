@@ -31,6 +31,7 @@ from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
 from einsql.optimizer.placement.completion import Completion, PartialResult, freely
 from einsql.optimizer.placement.deferred_reduction import is_linear_in_sums
 from einsql.optimizer.placement.layouts import lying
+from einsql.optimizer.placement.route_rows import Staying, choose_routed, staying_operands
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +96,7 @@ class _Placing:
         nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
         self.cuts = {id(n): c for n, c in zip(nodes, cut.cuts, strict=True)}
         self.readers = consumers(*roots)
+        self.staying = staying_operands(roots, self.sites)
         self.nbytes = 0
         self.relations: dict[int, _Relation] = {}
         self.choices: dict[Hashable, Choice] = {}
@@ -132,14 +134,18 @@ class _Placing:
         recut = not node.hint if pinned is None else pinned.recut
         is_root = any(node is root for root in self.roots)
         free = is_root and recut and not node.grid and cut.copies == 1
-        key = _signature(node, cut, read), id(wish), free
+        staying = self.staying.get(id(node))
+        key = _signature(node, cut, read, staying), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
             sources = [r.source for r in read]
-            choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
+            if staying is not None:
+                choice = choose_routed(node, cut, staying, sources, self._interned)
+            else:
+                choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
             self.choices[key] = choice
         self.chosen[id(node)] = choice
-        if len(choice.closing) > 1 and is_linear_in_sums(node):
+        if len(choice.closing) > 1 and is_linear_in_sums(node) and staying is None:
             self._wish(node, read)
         for n, way in choice.closing.items():
             if read[n].source.partial is not None:
@@ -209,7 +215,7 @@ def _pinned_places(node: EinSum, pinned: Pinned) -> Hashable:
     return mesh, pinned.sites
 
 
-def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
+def _signature(node: EinSum, cut: Cut, read: list[_Relation], staying: Staying | None) -> Hashable:
     """A key of all inputs of the choice for an operation, with labels by position."""
     at = {a.label: str(n) for n, a in enumerate(node.axes)}
     first: dict[int, int] = {}
@@ -218,6 +224,13 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         tuple(at[k] for k in node.keys),
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
+        None
+        if staying is None
+        else (
+            at.get(staying.routing.label),
+            staying.parts,
+            tuple(at[x] for x in staying.routing.rows),
+        ),
         tuple((at.get(g.label), g.size, g.depth) for g in node.grid),
         None if cut.pinned is None else _pinned_places(node, cut.pinned),
         node.is_elementwise,

@@ -24,6 +24,7 @@ from einsql.optimizer.rewrite.narrow_states import NARROW_STATES
 from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
 from einsql.optimizer.rewrite.ring_keys import RING_KEYS
+from einsql.optimizer.rewrite.route_rows import ROUTE_ROWS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
 from einsql.optimizer.rewrite.split_labels import SPLIT_LABELS
@@ -85,6 +86,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     # Last, because other rules would undo the views by parts, or split what these view.
     Stage("parts", (RING_KEYS, SPLIT_KEYS, ORDERED_PARTS), 1, sited=True),
+    Stage("route", (ROUTE_ROWS,), 1, sited=True),
     # Without cuts, kernels run faster on views of computed results.
     Stage(
         "show", (SHOW_DIGITS, ORDER_KEYS, HOIST_INVARIANTS, SHARE, CANONICAL_ORDER), 1, alone=True

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 from einsql.core.mappings import grouped
 from einsql.core.schema import PRESENT
-from einsql.ir.einsum.graph import EinSum, Roots, Value, exprs, subexpressions, walk, with_operands
+from einsql.ir.einsum.graph import (
+    EinSum,
+    Roots,
+    Value,
+    exprs,
+    hint_over,
+    subexpressions,
+    walk,
+    with_operands,
+)
 from einsql.ir.einsum.graph_rewriting import with_sources
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
 from einsql.optimizer.rewrite.node_properties import unguarded, used_labels
@@ -75,7 +84,8 @@ def _drop_axes(node: EinSum) -> EinSum:
         )
         if len(kept) == len(node.axes):
             break
-        node = replace(node, axes=kept)
+        hint = hint_over(node.hint, {a.label for a in kept})
+        node = replace(node, axes=kept, hint=hint)
     return node
 
 

@@ -22,6 +22,7 @@ from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import (
     Complete,
     Exchange,
+    FusedSteps,
     Local,
     Program,
     Step,
@@ -60,12 +61,13 @@ def predict(program: Program, machine: Machine) -> Prediction:
     sent, received = np.zeros(program.sites), np.zeros(program.sites)
     for n, step in enumerate(program.steps):
         if isinstance(step, Local):
-            seconds.append(float(costs.local(n, step).max()))
+            moved = costs.traffic(n)
+            seconds.append(float(costs.local(n, step).max()) + costs.moving(moved))
             cells.append(costs.largest(n, step))
-            continue
-        moved = costs.traffic(n)
-        seconds.append(costs.moving(moved) + costs.merging(step))
-        cells.append(0)
+        else:
+            moved = costs.traffic(n)
+            seconds.append(costs.moving(moved) + costs.merging(step))
+            cells.append(0)
         sent += moved.sent
         received += moved.received
     memory = costs.memory()
@@ -106,10 +108,13 @@ class StepCosts:
         self._begun = {n for t in program.together for n in t.steps[:-1]}
         """Local steps that run in place of another one."""
         self._groups = {t.steps[-1]: t.steps for t in program.together}
+        self._routed = {t.steps[-1]: t for t in program.together if t.routed is not None}
 
     def traffic(self, n: int) -> Traffic:
         """The traffic of a step between sites, in bytes."""
         step, sites = self.program.steps[n], self.program.sites
+        if n in self._routed:
+            return _routed_traffic(self._routed[n])
         if isinstance(step, Complete):
             partial = self.program.steps[step.source].tiles
             return completing(partial, step, sites).of(state_bytes(step.node))
@@ -159,6 +164,8 @@ class StepCosts:
         point = m.arithmetic(effort, contraction=contraction, double=double)
         stored, passed = self._cell_bytes(n, step, read=True)
         each = points * point + (stored + passed / CACHED) / m.memory_bandwidth
+        if step.blocks is not None:  # rows of all cells run at the sites of blocks
+            each = each * max(1.0, len(each) / len(step.blocks.sites))
         if n not in self._begun:
             each = each + m.call_overhead
         return np.bincount(step.sites, each, self.program.sites)
@@ -271,6 +278,15 @@ class StepCosts:
             step.tiles.sites, self._elements(step.tiles) * width, self.program.sites
         )
         return counts.astype(np.int64)
+
+
+def _routed_traffic(plan: FusedSteps) -> Traffic:
+    """The expected traffic of rows that move to blocks, and of their results."""
+    assert plan.routed is not None
+    sends = plan.routed.sends
+    peers = np.maximum((sends > 0).sum(axis=0), (sends > 0).sum(axis=1))
+    exchanges = 1 + len(plan.routed.relations) + sum(plan.visible)
+    return Traffic(sends.sum(axis=1) * 1.0, sends.sum(axis=0) * 1.0, peers * float(exchanges))
 
 
 def _is_view(node: EinSum) -> bool:

@@ -18,6 +18,7 @@ from einsql.core.records import dataclass
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.spmd.program import (
+    Collective,
     Complete,
     Exchange,
     Load,
@@ -28,7 +29,7 @@ from einsql.ir.spmd.program import (
     tuple_bytes,
 )
 from einsql.optimizer.simulation.fair_shares import durations
-from einsql.optimizer.simulation.messages import Merging, Messages, exchanging, merging
+from einsql.optimizer.simulation.messages import Merging, Messages, exchanging, merging, together
 from einsql.optimizer.simulation.prediction import StepCosts
 from einsql.optimizer.simulation.rounds import DIRECT, Algorithms, rounds
 
@@ -194,6 +195,7 @@ class _Playing:
         self.cluster = cluster
         self.algorithms = algorithms
         self.costs = StepCosts(program, machine)
+        self._routed = {t.steps[-1]: t.routed for t in program.together if t.routed is not None}
         sites = program.sites
         self.clocks = np.zeros(sites)
         self.computing, self.communicating, self.waiting = (np.zeros(sites) for _ in range(3))
@@ -211,6 +213,7 @@ class _Playing:
         """Simulates a step; returns the times of its start and end."""
         before = float(self.clocks.min())
         if isinstance(step, Local):
+            self._route(n)
             self._compute(self.costs.local(n, step))
         elif isinstance(step, View) or (isinstance(step, Exchange) and step.nbytes == 0):
             return before, before  # every tile is at hand, so sites do not synchronize
@@ -225,13 +228,24 @@ class _Playing:
         self.computing += seconds
         self.computes.append(np.stack([begin, self.clocks]))
 
+    def _route(self, n: int) -> None:
+        """Sends the rows of the group that ends with a step, in both directions at once."""
+        if n not in self._routed:
+            return
+        sends = self._routed[n].sends
+        source, target = np.nonzero(sends)
+        messages = together(source, target, sends[source, target] * 1.0, self.program.sites)
+        pieces = 1 + len(self._routed[n].relations)
+        self._send(("rows", n), messages, 1, pieces, ())
+
     def _exchange(self, step: Exchange) -> None:
         base = self.program.steps[step.sources[0]].tiles
         absent = (step.at_hand[:, 0] < 0).tobytes()
         key = (self.costs.key(base), base.copies, self.costs.key(step.tiles), absent)
         sites, relation = self.program.sites, self.program.relation(step.sources[0])
         messages = memoized(self._messages, key, lambda: exchanging(base, step, sites))
-        self._send(key, messages, tuple_bytes(relation), len(relation.schema.fields), step)
+        width, fields = tuple_bytes(relation), len(relation.schema.fields)
+        self._send(key, messages, width, fields, step.collectives)
 
     def _complete(self, step: Complete) -> None:
         partial = self.program.steps[step.source].tiles
@@ -242,23 +256,28 @@ class _Playing:
         self._compute(merge.before * width / self.machine.memory_bandwidth)
         fields = len(with_state(step.node).outputs)
         for number, (messages, after) in enumerate(merge.rounds):
-            self._send((key, number), messages, width, fields, step)
+            self._send((key, number), messages, width, fields, step.collectives)
             self._compute(after * width / self.machine.memory_bandwidth)
 
     # ---- exchanges
 
     def _send(
-        self, key: Hashable, messages: Messages, width: int, fields: int, step: Exchange | Complete
+        self,
+        key: Hashable,
+        messages: Messages,
+        width: int,
+        fields: int,
+        collectives: tuple[Collective, ...],
     ) -> None:
         """Synchronizes all sites and sends elements with a number of bytes and fields."""
         if len(messages.size) == 0:
             return
-        names = tuple(c.name for c in step.collectives)
+        names = tuple(c.name for c in collectives)
         key = key, width, fields, names
 
         def play() -> _Exchanged:
             sent = messages.of(width, fields)
-            return self._rounds(rounds(sent, step.collectives, self.algorithms))
+            return self._rounds(rounds(sent, collectives, self.algorithms))
 
         took = memoized(self._exchanged, key, play)
         begin = self.clocks.max()

@@ -21,6 +21,14 @@ def tra_costs(program: Program) -> list[float]:
     all-reduce that makes copies. A step that moves nothing costs 0.
     """
     costs = [0.0] * len(program.steps)
+    for t in program.together:
+        if t.routed is not None:  # rows move once in each direction
+            read = {r.source for r in t.routed.relations}
+            made = {n for n, seen in zip(t.steps, t.visible, strict=True) if seen}
+            moved = ((n, program.steps[n].tiles) for n in read | made)
+            costs[t.steps[-1]] = float(
+                sum(x.volumes[: x.once].sum() * _width(program, n) for n, x in moved)
+            )
     sizes: dict[int, int] = {}  # by the identity of tiles, which repeated operations share
     for n, step in enumerate(program.steps):
         if isinstance(step, Complete):

@@ -9,7 +9,7 @@ from sqlglot import exp
 from einsql.core.schema import DType
 from einsql.core.units import plural
 from einsql.errors import ProgrammingError
-from einsql.ir.einsum.graph import TRUE, Label, Ring
+from einsql.ir.einsum.graph import TRUE, Label, Ring, labels_of, operands_of
 from einsql.sql.binder.context import Joining
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.parser.partition_hints import KIND, RING
@@ -61,7 +61,8 @@ def _label(block: Joining, column: exp.Column) -> str:
     value = block.domain.canonical(bound.value)
     if not isinstance(value, Label) or bound.type is not DType.BIGINT or bound.valid != TRUE:
         raise _wrong(column, "is no key", "Only keys, as FROM gives them, can be cut.")
-    if value.name in block.domain.defines:
+    define = block.domain.defines.get(value.name)
+    if define is not None and (labels_of(define) or not operands_of(define)):
         raise _wrong(
             column,
             "follows from other keys, which leaves it whole",

@@ -1,0 +1,1 @@
+"""Steps whose rows run at the sites of the blocks that they choose by a value."""
