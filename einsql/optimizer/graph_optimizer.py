@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from einsql.errors import InterfaceError, suggest
-from einsql.ir.einsum.graph import EinSum, Node
+from einsql.ir.einsum.graph import EinSum, Node, Ring
 from einsql.optimizer.rewrite.pipeline import GROUP_NODES, RULES, run_stages
+from einsql.optimizer.rewrite.ring_keys import RING_KEYS
 from einsql.optimizer.rewrite.rules import Optimized, Step
 from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS, hinted
 from einsql.optimizer.rewrite.verify import verify
@@ -39,21 +40,23 @@ def optimize(
 
 
 def with_split_keys(optimized: Optimized, parts: Mapping[int, int]) -> Optimized:
-    """Splits the keys of softmaxes of an optimized graph into parts.
+    """Splits the keys of softmaxes of an optimized graph into parts, or passes them around rings.
 
     Args:
         optimized: The graph and its trace.
-        parts: The numbers of parts, by the ids of the nodes that compute the maxima.
+        parts: The numbers of parts, by the ids of the nodes that compute the maxima; a `Ring` for
+            parts that pass around a ring of sites.
 
     Raises:
-        InternalError: The rule left a malformed graph behind.
+        InternalError: A rule left a malformed graph behind.
     """
+    rule = RING_KEYS if any(isinstance(n, Ring) for n in parts.values()) else SPLIT_KEYS
     old, start = hinted(optimized.roots, parts), perf_counter()
-    new, fired = SPLIT_KEYS.apply(old, {})
+    new, fired = rule.apply(old, {})
     verified: dict[int, EinSum] = {}
     for rewritten, root in zip(new, old, strict=True):
         verify(rewritten, root.schema, verified, drops_flags=False)
-    step = Step(SPLIT_KEYS, fired, perf_counter() - start, old, new)
+    step = Step(rule, fired, perf_counter() - start, old, new)
     return Optimized(new, (*optimized.trace, step))
 
 
