@@ -62,13 +62,16 @@ def is_empty(node: EinSum) -> bool:
 
 
 def nothing(node: EinSum) -> dict[str, np.ndarray]:
-    """The fields of a result without points: each reduction's identity, and 0 for other values."""
+    """The fields of a result without points: each reduction's identity, and 0 for other values.
+
+    They are read-only and take the memory of one element.
+    """
     shape = tuple(k.extent for k in node.schema.keys)
     fields = {}
     for o in node.outputs:
         has_identity = o.reduction is not None and not is_flag(o.name)
         least = REDUCTIONS[o.reduction or ""].identity(o.dtype) if has_identity else 0
-        fields[o.name] = np.full(shape, least, o.dtype.numpy)
+        fields[o.name] = np.broadcast_to(np.array(least, o.dtype.numpy), shape)
     return fields
 
 

@@ -183,7 +183,7 @@ class SiteProgram(GraphExecutor):
             return results, Measure(tiles=measure.tiles)
         run, parts = self._begun(transport, load, tick), self._parts
         if parts is None:
-            work, skipped = partial(self._work, transport), {*self._postponed, *self._nested}
+            work, skipped = partial(self._work, transport), self._nested | self._postponed
             parts = segments(self.program, self._moving, transport, work, skipped)
             self._parts = parts
         with run.completing():

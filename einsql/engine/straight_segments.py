@@ -8,7 +8,7 @@ steps with large results, are executed one by one between these functions.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -97,7 +97,7 @@ def segments(
     moving: Moving,
     transport: Transport,
     work_of: WorkOf,
-    skipped: Collection[int],
+    skipped: Mapping[int, int],
 ) -> list[Segment | int]:
     """Divides a program into functions and single steps, in their order.
 
@@ -106,12 +106,12 @@ def segments(
         moving: Its transfers.
         transport: The transport, whose owned sites these functions are for.
         work_of: Returns the work of local steps.
-        skipped: The numbers of the steps that run in the place of others.
+        skipped: The steps that run in the place of others, with the steps in whose place they run.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for n, step in enumerate(program.steps):
         for source in reads(step):
-            readers[source].append(n)
+            readers[source].append(skipped.get(n, n))
     parts: list[Segment | int] = []
     builder = _Builder(program, moving, transport, work_of)
     posts = program.posts_before

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from einsql.errors import InterfaceError, suggest
-from einsql.ir.einsum.graph import EinSum, Node, Roots, walk
+from einsql.ir.einsum.graph import EinSum, Node, Ring, Roots, walk
 from einsql.ir.einsum.states import has_order
 from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS, hinted_orders
 from einsql.optimizer.rewrite.pipeline import GROUP_NODES, RULES, run_stages
+from einsql.optimizer.rewrite.ring_keys import RING_KEYS
 from einsql.optimizer.rewrite.route_rows import ROUTE_ROWS
 from einsql.optimizer.rewrite.route_rows import hinted as hinted_routes
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Step
@@ -43,16 +44,18 @@ def optimize(
 
 
 def with_split_keys(optimized: Optimized, parts: Mapping[int, int]) -> Optimized:
-    """Splits the keys of softmaxes of an optimized graph into parts.
+    """Splits the keys of softmaxes of an optimized graph into parts, or passes them around rings.
 
     Args:
         optimized: The graph and its trace.
-        parts: The numbers of parts, by the ids of the nodes that compute the maxima.
+        parts: The numbers of parts, by the ids of the nodes that compute the maxima; a `Ring` for
+            parts that pass around a ring of sites.
 
     Raises:
-        InternalError: The rule left a malformed graph behind.
+        InternalError: A rule left a malformed graph behind.
     """
-    return _with_rule(optimized, SPLIT_KEYS, hinted(optimized.roots, parts))
+    rule = RING_KEYS if any(isinstance(n, Ring) for n in parts.values()) else SPLIT_KEYS
+    return _with_rule(optimized, rule, hinted(optimized.roots, parts))
 
 
 def with_ordered_parts(optimized: Optimized, sites: int) -> Optimized:

@@ -81,6 +81,15 @@ def test_causal_work_is_equal_at_all_sites() -> None:
     )
 
 
+def test_a_repeated_statement_runs_its_short_steps_as_functions() -> None:
+    """A group of steps with a large result runs on its own, behind a function with its operands."""
+    given = arrays((1, 1024, 1024, 64))
+    con = connected(given, 2, jit="wait")
+    first, *later = [con.execute(around(CAUSAL, 2)).fetch_numpy() for _ in range(3)]
+    for again in later:
+        np.testing.assert_array_equal(again, first)
+
+
 def test_a_transfer_starts_before_the_work_that_overlaps_with_it() -> None:
     con = connected(arrays(FUSED), 4, jit="wait")
     text = "\n".join(
@@ -104,6 +113,24 @@ def test_a_round_may_have_only_scores_of_minus_infinity() -> None:
     wanted = by_duckdb(given, attention("", None))
     con = connected(given, 4, jit="never")
     np.testing.assert_allclose(rows_of(con, around("", 4)), wanted, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask", "most"),
+    [
+        ((1, 1024, 1024, 32), CAUSAL, None),  # equal work takes less time than adjacent parts
+        ((1, 4096, 4096, 32), "", "900KB"),  # neither all queries nor all keys of a site fit
+    ],
+)
+def test_a_search_takes_a_ring(shape: Shape, mask: str, most: str | None) -> None:
+    con = connected(arrays(shape), 4, jit="wait", cost="seconds")
+    if most is not None:
+        assert site_of(report(con, attention(mask, None))["nodes"]) == set()
+        con.execute(f"SET site_memory = '{most}'")
+    plan = report(con, attention(mask, None))
+    assert site_of(plan["nodes"]) == {4}
+    rows = report(con, attention(mask, 4).replace("e.t=", "e.s=")) if most is None else None
+    assert rows is None or site_of(rows["nodes"]) == set()  # a hint for the queries is kept
 
 
 def test_a_gradient_and_a_disabled_rule_leave_the_ring() -> None:

@@ -56,6 +56,7 @@ def cell_node(
                 bounds[label] = (int(lo), int(hi))
     shifted = is_relative(node) if shifted is None else shifted
     if not shifted:
+        bounds = {a.label: bounds.get(a.label, (a.lo, a.hi)) for a in node.axes}
         node = folded(node, bounds)
     shift = {x: lo for x, (lo, hi) in bounds.items() if shifted or hi == lo + 1}
     axes = tuple(
