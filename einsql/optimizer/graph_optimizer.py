@@ -8,13 +8,13 @@ from time import perf_counter
 from einsql.errors import InterfaceError, suggest
 from einsql.ir.einsum.graph import EinSum, Node, Ring, Roots, walk
 from einsql.ir.einsum.states import has_order
-from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS, hinted_orders
+from einsql.optimizer.rewrite.parts.ordered_parts import ORDERED_PARTS, hinted_orders
+from einsql.optimizer.rewrite.parts.ring_keys import RING_KEYS
+from einsql.optimizer.rewrite.parts.route_rows import ROUTE_ROWS
+from einsql.optimizer.rewrite.parts.route_rows import hinted as hinted_routes
+from einsql.optimizer.rewrite.parts.split_keys import SPLIT_KEYS, hinted
 from einsql.optimizer.rewrite.pipeline import GROUP_NODES, RULES, run_stages
-from einsql.optimizer.rewrite.ring_keys import RING_KEYS
-from einsql.optimizer.rewrite.route_rows import ROUTE_ROWS
-from einsql.optimizer.rewrite.route_rows import hinted as hinted_routes
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Step
-from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS, hinted
 from einsql.optimizer.rewrite.verify import verify
 
 

@@ -12,7 +12,7 @@ from einsql.ir.spmd.program import Exchange, Local
 from einsql.optimizer import Optimized
 from einsql.optimizer.decomposition import Objective
 from einsql.optimizer.graph_optimizer import with_routed_rows
-from einsql.optimizer.rewrite.route_rows import ROUTE_ROWS
+from einsql.optimizer.rewrite.parts.route_rows import ROUTE_ROWS
 from einsql.optimizer.site_optimizer import SitePlan
 from einsql.planner.split_keys import SEARCHES
 

@@ -24,7 +24,7 @@ from einsql.optimizer.graph_optimizer import with_ordered_parts
 from einsql.optimizer.placement.ring_order import as_cells
 from einsql.optimizer.rewrite.contraction_order import FACTOR_ORDER
 from einsql.optimizer.rewrite.order_search import Orders
-from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS
+from einsql.optimizer.rewrite.parts.ordered_parts import ORDERED_PARTS
 from einsql.optimizer.rewrite.pipeline import reordered
 from einsql.optimizer.rewrite.rules import Optimized
 from einsql.optimizer.site_optimizer import SitePlan, plan_sites

@@ -11,10 +11,10 @@ from einsql.ir.einsum.graph import EinSum, Ring, Roots, is_turn, walk
 from einsql.optimizer import Optimized
 from einsql.optimizer.decomposition import Cut, Objective
 from einsql.optimizer.graph_optimizer import with_split_keys
-from einsql.optimizer.rewrite.ring_keys import RING_KEYS
-from einsql.optimizer.rewrite.ring_rounds import members
-from einsql.optimizer.rewrite.softmax import Softmax, softmaxes
-from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
+from einsql.optimizer.rewrite.parts.ring_keys import RING_KEYS
+from einsql.optimizer.rewrite.parts.ring_rounds import members
+from einsql.optimizer.rewrite.parts.softmax import Softmax, softmaxes
+from einsql.optimizer.rewrite.parts.split_keys import SPLIT_KEYS
 from einsql.optimizer.site_optimizer import SitePlan
 from einsql.planner.compile import grouping
 

@@ -31,7 +31,7 @@ from einsql.session.function_operations import prepared, type_of_recorded
 from einsql.session.state_fields import StateFields
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.aggregate_law import EARLIER, LATER, NEW, OLD
-from einsql.sql.parser.parameter_lists import TYPE_NAMES
+from einsql.sql.parser.create.parameter_lists import TYPE_NAMES
 from einsql.storage.objects import Definition, macro_key
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from einsql.ir.functions.python_functions import (
     unique_name,
 )
 from einsql.session.function_operations import derivative_of, prepared
-from einsql.sql.parser.parameter_lists import TYPE_NAMES
+from einsql.sql.parser.create.parameter_lists import TYPE_NAMES
 from einsql.sql.parser.parser import parse
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.error_boundary import boundary

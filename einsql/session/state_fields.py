@@ -12,7 +12,7 @@ from einsql.core.schema import DType
 from einsql.core.units import plural
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.session.create_function import type_text
-from einsql.sql.parser.parameter_lists import TYPE_NAMES
+from einsql.sql.parser.create.parameter_lists import TYPE_NAMES
 
 
 class StateFields:

@@ -6,7 +6,7 @@ import einsql
 from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.frontends.console.values import format_value
-from einsql.sql.parser.create_headers import Head, head_of
+from einsql.sql.parser.create.create_headers import Head, head_of
 from einsql.storage.objects import Damaged, Definition, Tensor, bare_name, damage_error, macro_key
 
 

@@ -55,7 +55,7 @@ class Routing:
 def routing_of(node: EinSum, label: str) -> Routing | None:
     """The routing by a label; None if the node cannot be routed by it.
 
-    Its result may lack keys of its rows, which `optimizer/rewrite/route_rows.py` adds.
+    Its result may lack keys of its rows, which `optimizer/rewrite/parts/route_rows.py` adds.
     """
     axis = node.axis(label)
     if axis.define is None or label in node.keys or labels_of(axis.define) or node.grid:

@@ -21,12 +21,12 @@ from einsql.optimizer.rewrite.key_order import ORDER_KEYS
 from einsql.optimizer.rewrite.mixed_radix_factors import SHOW_DIGITS
 from einsql.optimizer.rewrite.narrow_keys import NARROW_KEYS
 from einsql.optimizer.rewrite.narrow_states import NARROW_STATES
-from einsql.optimizer.rewrite.ordered_parts import ORDERED_PARTS
+from einsql.optimizer.rewrite.parts.ordered_parts import ORDERED_PARTS
+from einsql.optimizer.rewrite.parts.ring_keys import RING_KEYS
+from einsql.optimizer.rewrite.parts.route_rows import ROUTE_ROWS
+from einsql.optimizer.rewrite.parts.split_keys import SPLIT_KEYS
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
-from einsql.optimizer.rewrite.ring_keys import RING_KEYS
-from einsql.optimizer.rewrite.route_rows import ROUTE_ROWS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
-from einsql.optimizer.rewrite.split_keys import SPLIT_KEYS
 from einsql.optimizer.rewrite.split_labels import SPLIT_LABELS
 from einsql.optimizer.rewrite.split_quotients import SPLIT_QUOTIENTS
 from einsql.optimizer.rewrite.verify import verify

@@ -20,7 +20,7 @@ from einsql.session.statements.target import taken_by
 from einsql.sql.binder.state_binder import StateBinder
 from einsql.sql.laws.state_laws import check_laws
 from einsql.sql.macros.macros import Macro
-from einsql.sql.parser.create_headers import head_of
+from einsql.sql.parser.create.create_headers import head_of
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from einsql.core.records import dataclass
 from einsql.sql.parser.aggregate_law import AggregateLaw
-from einsql.sql.parser.create_headers import head_of
+from einsql.sql.parser.create.create_headers import head_of
 
 PARAMETER_OF = "parameter_of"
 """Marks the cast of an argument to its parameter's type with the macro's signature."""

@@ -15,7 +15,7 @@ from sqlglot import TokenType, exp
 from einsql.core.lazy_module import LazyModule
 from einsql.core.settings import SETTINGS
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.sql.parser.definitions import DefinitionReader
+from einsql.sql.parser.create.definitions import DefinitionReader
 from einsql.sql.parser.grammar import check_grammar
 from einsql.sql.parser.positions import unsupported
 from einsql.sql.parser.sqlglot_trees import as_query, changing

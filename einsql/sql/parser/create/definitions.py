@@ -10,9 +10,9 @@ from sqlglot import TokenType, exp
 from einsql.core.schema import DType
 from einsql.core.units import with_article
 from einsql.errors import NotSupportedError, ProgrammingError
-from einsql.sql.parser.aggregate_definitions import AggregateReader
+from einsql.sql.parser.create.aggregate_definitions import AggregateReader
+from einsql.sql.parser.create.parameter_lists import TYPE_NAMES
 from einsql.sql.parser.macro_checks import check_parameters, is_function
-from einsql.sql.parser.parameter_lists import TYPE_NAMES
 from einsql.sql.parser.syntax import (
     CheckClause,
     ColumnDef,

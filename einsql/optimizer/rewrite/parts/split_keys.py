@@ -44,8 +44,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.graph_rewriting import view, with_sources
 from einsql.optimizer.rewrite.inline_producers import compose
 from einsql.optimizer.rewrite.node_properties import readers
-from einsql.optimizer.rewrite.rules import Rule
-from einsql.optimizer.rewrite.softmax import (
+from einsql.optimizer.rewrite.parts.softmax import (
     Softmax,
     Sum,
     exponent,
@@ -53,6 +52,7 @@ from einsql.optimizer.rewrite.softmax import (
     reads_sparse,
     softmaxes,
 )
+from einsql.optimizer.rewrite.rules import Rule
 
 PART = "part"
 """The wanted name of the label of the parts."""

@@ -34,8 +34,8 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.graph_rewriting import view
 from einsql.ir.einsum.points import points_within
-from einsql.optimizer.rewrite.softmax import Softmax, defines
-from einsql.optimizer.rewrite.split_keys import defined_as, pattern, shifted
+from einsql.optimizer.rewrite.parts.softmax import Softmax, defines
+from einsql.optimizer.rewrite.parts.split_keys import defined_as, pattern, shifted
 
 SITE = "ring"
 """The wanted name of the label of the sites of a ring."""

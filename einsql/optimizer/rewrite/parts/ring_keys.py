@@ -43,10 +43,10 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.einsum.graph_rewriting import with_sources
-from einsql.optimizer.rewrite.ring_rounds import Member, Round, Rounds, members
+from einsql.optimizer.rewrite.parts.ring_rounds import Member, Round, Rounds, members
+from einsql.optimizer.rewrite.parts.softmax import Softmax, reads_sparse, softmaxes
+from einsql.optimizer.rewrite.parts.split_keys import exists, undivided, unless_empty
 from einsql.optimizer.rewrite.rules import Rule
-from einsql.optimizer.rewrite.softmax import Softmax, reads_sparse, softmaxes
-from einsql.optimizer.rewrite.split_keys import exists, undivided, unless_empty
 
 
 def ring_keys(roots: Roots) -> tuple[Roots, int]:

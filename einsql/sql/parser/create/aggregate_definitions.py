@@ -17,8 +17,8 @@ from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.ir.einsum.states import StateField
 from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.parser.aggregate_law import EARLIER, LATER, NEW, OLD, AggregateLaw, state_call
+from einsql.sql.parser.create.parameter_lists import TYPE_NAMES, ParameterReader
 from einsql.sql.parser.macro_checks import check_parameters, is_function
-from einsql.sql.parser.parameter_lists import TYPE_NAMES, ParameterReader
 from einsql.sql.parser.positions import position
 from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.parser.syntax import CreateMacro, Types

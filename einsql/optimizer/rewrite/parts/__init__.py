@@ -1,0 +1,4 @@
+"""Rules that give operations parts, which sites compute.
+
+Parts are split keys, rounds of rings, parts of ordered states, and rows that choose blocks.
+"""

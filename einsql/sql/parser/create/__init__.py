@@ -1,0 +1,1 @@
+"""CREATE VIEW, MACRO, FUNCTION and AGGREGATE: their headers, parameters and bodies."""
