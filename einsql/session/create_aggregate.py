@@ -141,6 +141,8 @@ class _Writer:
         lines.append(f"FINISH ({self._finish(clauses.finish)})")
         order = clauses.ordered_by
         keys = [order] if isinstance(order, str) else order
+        if not isinstance(keys, Sequence) or not all(isinstance(k, str) for k in keys):
+            raise InterfaceError(f"ordered_by of {self.name} takes a name or a list of names")
         if keys:
             lines.append(f"ORDERED BY {', '.join(map(in_quotes, keys))}")
         return "\n".join(lines)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -126,6 +127,18 @@ def test_the_smallest_plans_are_drawn(sql: str, sites: int) -> None:
         plan = connection().explain(sql, sites=sites, analyze=analyze, verbose=True)
         ElementTree.fromstring(plan.svg())
         assert "<svg" in plan.html()
+
+
+def test_the_page_names_the_tier_of_a_kernel() -> None:
+    with einsql.connect(config={"sites": 3, "jit": "auto"}) as con:
+        con.register("y", np.arange(12.0).reshape(3, 4), dims=("u", "i"))
+        for _ in range(200):
+            plan = con.explain("SELECT u, SUM(val) AS v FROM y GROUP BY u", analyze=True)
+            page = plan.html()
+            if "compiled" in plan.to_json():
+                break
+            time.sleep(0.05)  # until the kernel is compiled
+        assert "compiled" in page
 
 
 # ---- the drawing

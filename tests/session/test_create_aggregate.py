@@ -162,6 +162,7 @@ SUM: dict[str, Any] = {
         ({"state": {"s": ("DOUBLE", "zero")}}, "cannot be zero"),
         ({"state": {}}, "a dictionary of fields"),
         ({"parameters": None}, "needs the names and types of its parameters"),
+        ({"ordered_by": 5}, "takes a name or a list of names"),
         ({"ordered_by": "s; DROP"}, ""),
     ],
 )

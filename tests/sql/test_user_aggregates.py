@@ -92,6 +92,22 @@ def test_shortest_paths_with_witnesses(con: einsql.Connection, weights: np.ndarr
     assert np.array_equal(vias, sums.argmin(1).ravel())
 
 
+def test_fields_share_the_greatest_bigint(con: einsql.Connection, weights: np.ndarray) -> None:
+    """`same` has the start value of `least` where rows differ; both are kept as INTEGER."""
+    most = 2**63 - 1
+    con.execute(
+        f"CREATE OR REPLACE AGGREGATE agreed(k BIGINT) STATE (least BIGINT INIT {most}, "
+        "same BIGINT INIT 0, has BOOLEAN INIT FALSE) LIFT (k, k, TRUE) "
+        "MERGE (least(a.least, b.least), CASE WHEN NOT a.has THEN b.same WHEN NOT b.has "
+        f"THEN a.same WHEN a.same = b.same THEN a.same ELSE {most} END, a.has OR b.has) "
+        "FINISH (least AS least, same AS same)"
+    )
+    rows = con.execute("SELECT agreed(j).least, agreed(j).same FROM w").fetchall()
+    assert rows == [(0, most)]
+    rows = con.execute("SELECT i, agreed(i - 5).same FROM w GROUP BY i ORDER BY i").fetchall()
+    assert rows == [(i, i - 5) for i in range(EDGES)]
+
+
 def test_witnesses_at_the_end_of_a_type(con: einsql.Connection, weights: np.ndarray) -> None:
     low = "shortest(val, i - 2147483647) FILTER (WHERE val < 0)"
     rows = con.execute(f"SELECT j, {low}.length, {low}.via FROM w GROUP BY j ORDER BY j").fetchall()

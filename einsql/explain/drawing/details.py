@@ -178,9 +178,11 @@ def _costs(node: OperationReport, sited: bool) -> str:
     return kernel + table(head, rows)
 
 
-def _amount(key: str, count: float | None) -> Html:
+def _amount(key: str, count: float | str | None) -> Html:
     if count is None:
         return Html("")
+    if isinstance(count, str):  # the tier of the kernel
+        return Html(escape(count))
     if key == "seconds":
         return Html(f'<span class="number">{escape(duration(count))}</span>')
     exact = f"{count:,.0f}"

@@ -6,7 +6,7 @@ integers process half as many points at a time as those over FLOAT and INTEGER.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from einsql.core.records import dataclass
@@ -79,7 +79,7 @@ def _narrowed(o: Output, bounds: Bounds) -> tuple[Output, Expr] | None:
     if name not in ends:
         return new, Value(0, o.name, o.dtype)
     new = replace(new, dtype=DType.INTEGER)
-    return new, ends[name].restored(Value(0, o.name, DType.INTEGER))
+    return new, _restored(Value(0, o.name, DType.INTEGER), ends.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,14 @@ class _Start:
     outside: int
     inside: int
 
-    def restored(self, narrow: Value) -> Expr:
-        """The BIGINT value of a field."""
-        wide = cast(narrow, DType.BIGINT)
-        if self.outside == self.inside:
-            return wide
-        is_start = call("eq", DType.BOOLEAN, narrow, Const(self.inside, DType.INTEGER))
-        return call("if", DType.BIGINT, is_start, Const(self.outside, DType.BIGINT), wide)
+
+def _restored(narrow: Value, starts: Iterable[_Start]) -> Expr:
+    """The BIGINT value of a field, which may have the start value of any field."""
+    wide: Expr = cast(narrow, DType.BIGINT)
+    for start in dict.fromkeys(s for s in starts if s.outside != s.inside):
+        is_start = call("eq", DType.BOOLEAN, narrow, Const(start.inside, DType.INTEGER))
+        wide = call("if", DType.BIGINT, is_start, Const(start.outside, DType.BIGINT), wide)
+    return wide
 
 
 def _ends(state: State, args: Sequence[Expr], bounds: Bounds) -> Mapping[str, _Start] | None:

@@ -16,6 +16,9 @@ from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.arguments import surplus
 from einsql.sql.parser.positions import unsupported
 
+MOST_BEST = 1_000_000
+"""The count from which DuckDB refuses a list of best values."""
+
 
 def is_aggregate(node: exp.Expr) -> bool:
     """True for an aggregate call, with or without FILTER."""
@@ -107,6 +110,12 @@ def _is_star(node: exp.Expr) -> bool:
     return isinstance(node.this if isinstance(node, exp.Column) else node, exp.Star)
 
 
+def is_count(node: exp.Expr) -> bool:
+    """True for a literal that is the greatest length of a list of best values."""
+    is_whole = isinstance(node, exp.Literal) and not node.is_string and node.name.isdecimal()
+    return is_whole and 0 < int(node.name) < MOST_BEST
+
+
 def list_slice(node: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
     """LIST(a ORDER BY v) and k of its first k values, `LIST(a ORDER BY v)[1:k]`; or None."""
     match node:
@@ -117,7 +126,7 @@ def list_slice(node: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
             ordered = isinstance(bare, exp.ArrayAgg) and isinstance(bare.this, exp.Order)
             starts = first is None or (isinstance(first, exp.Literal) and first.name == "1")
             if ordered and starts and last is not None and part.args.get("step") is None:
-                return called.unnest(), last
+                return (called.unnest(), last) if is_count(last) else None
     return None
 
 

@@ -32,7 +32,7 @@ from einsql.ir.einsum.graph import (
     disj,
 )
 from einsql.sql.binder.aggregates import Aggregation
-from einsql.sql.binder.calls import aggregate_call, list_call, list_slice
+from einsql.sql.binder.calls import MOST_BEST, aggregate_call, list_call, list_slice
 from einsql.sql.binder.domain import Domain
 from einsql.sql.macros.expansion import is_subscripts
 from einsql.sql.parameters.host_expr import parameters_of
@@ -42,8 +42,6 @@ from einsql.sql.typing.typed_expr import Typed, convert, truth
 
 POSITION = "position"
 """The name of the key that numbers the values of lists, from 0."""
-MOST = 1_000_000
-"""The count from which DuckDB refuses a list of best values."""
 SMALL = 1 << 22
 """Places of all lists together that are always computed."""
 
@@ -285,7 +283,7 @@ def _count(
     """The greatest length of a list.
 
     Raises:
-        ProgrammingError: It is no integer from 1 to `MOST` - 1.
+        ProgrammingError: It is no integer from 1 to `MOST_BEST` - 1.
         NotSupportedError: It is no constant.
     """
     typed = bind(node)
@@ -300,9 +298,9 @@ def _count(
         )
     if not isinstance(number, Const) or parameters_of(number):
         raise unsupported(f"{name.upper()}() with a count that is no constant", node)
-    if not 0 < number.integer < MOST:
+    if not 0 < number.integer < MOST_BEST:
         raise ProgrammingError(
-            f"The count of {name.upper()}() must be greater than 0 and less than {MOST:,}",
+            f"The count of {name.upper()}() must be greater than 0 and less than {MOST_BEST:,}",
             hint="It is the greatest length of the LIST.",
             position=position(node),
         )
