@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 Index = Any
-"""An index of a NumPy array."""
+"""An index of a NumPy array: slices, arrays of positions, a mask."""
 
 
 class Overwritten(list[tuple[np.ndarray, Index, np.ndarray]]):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import einsql
-from einsql.storage.database.rows import payload_of
+from einsql.storage.database.rows import files_of
 from tests.storage.database.forking import import_everything
 
 KEYS = "i DIM(300), j DIM(5)"
@@ -144,7 +144,7 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
 
 def swept(folder: str, con: einsql.Connection) -> str:
     """What is wrong in a payload directory; nothing if it holds what the catalog names."""
-    held = {payload_of(item) for item in con.store.objects.values()} - {None}
+    held = frozenset().union(*map(files_of, con.store.objects.values()))
     directory = os.path.join(folder, "model.db.tensors")
     there = set(os.listdir(directory)) - {"einsql"} if os.path.isdir(directory) else set()
     return "" if there == held else f"orphans: {there - held}, missing: {held - there}"

@@ -22,7 +22,7 @@ from statistics import median
 import numpy as np
 
 import einsql
-from einsql.storage.database.rows import payload_of
+from einsql.storage.database.rows import files_of
 from tests.storage.database.forking import import_everything
 
 SHAPE = (300, 500)
@@ -117,7 +117,7 @@ def check(path: str, told: str) -> int:
         assert len(found) == 1, f"a mixture of commits: {found}"
         (k,) = found
         assert max(done, 0) <= k <= max(begun, done), f"commit {k}, not {done} or {begun}"
-        held = {payload_of(item) for item in con.store.objects.values()} - {None}
+        held = frozenset().union(*map(files_of, con.store.objects.values()))
         there = set(os.listdir(f"{path}.tensors")) - {"einsql"}
         assert there == held, f"orphans: {there - held}, missing: {held - there}"
     copied = {f"{path}.{k}{BACKUP}" for what, k, _ in lines if what == "copied"}
