@@ -185,6 +185,8 @@ class Directory:
         """
         fields, schema = tensor.relation.fields, tensor.relation.schema
         assert isinstance(fields, StoredFields)
+        if fields.needs_base:
+            return self.write(tensor, version, pending)
         change = changed_tiles(fields)
         if change is None:
             return fields.layout

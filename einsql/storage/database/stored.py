@@ -15,10 +15,9 @@ from einsql.storage.fields import Fields, InPlace, LocalFields, RemoteFields
 from einsql.storage.undo_log import Index
 
 REWRITTEN = 4
-"""If more than 1/4 of the tiles would be newer ones, a change replaces the base segment.
+"""A statement that changes more than 1/4 of the tiles replaces the arrays.
 
-Each newer tile that is read takes memory and a copy of 0.15 ms. benchmarks/tiles.py has the
-time of a SUM over a tensor with a quarter of newer tiles beside one without.
+A commit replaces the base segment if more than 1/4 of the tiles would be newer than it.
 """
 
 
@@ -155,6 +154,16 @@ class StoredFields(RemoteFields):
     # ---- changes
 
     @property
+    def needs_base(self) -> bool:
+        """Whether a commit of the changes should write a new base segment."""
+        if self.memory is None:
+            return False
+        newer = self.memory.dirty.copy()
+        newer[self.layout.index.entries["tile"]] = True
+        many = int(np.count_nonzero(newer)) > len(newer) // REWRITTEN
+        return many and bool(self.memory.dirty.any())
+
+    @property
     def dirty(self) -> np.ndarray:
         """The numbers of the tiles with changes that are not committed."""
         return np.zeros(0, np.int64) if self.memory is None else np.flatnonzero(self.memory.dirty)
@@ -172,7 +181,7 @@ class StoredFields(RemoteFields):
         if memory is None or not memory.writable(since):
             memory = TileMemory(self.base, self.newer, self.layout, self._schema, since, memory)
         tiles = memory.grid.of_cells(at, flat=flat)
-        if not memory.may_change(tiles, memory.grid.count // REWRITTEN):
+        if len(tiles) > memory.grid.count // REWRITTEN:
             return None
         for name in names:
             memory.load_tiles(name, tiles)

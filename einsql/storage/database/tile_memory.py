@@ -159,15 +159,3 @@ class TileMemory:
             since: The store's current mark.
         """
         return not self._block.shown and self._block.since is since
-
-    def may_change(self, tiles: np.ndarray, most: int) -> bool:
-        """Whether at most a number of tiles are newer than the base segment after a change.
-
-        Args:
-            tiles: The tiles that change.
-            most: The number.
-        """
-        newer = self.dirty.copy()
-        newer[tiles] = True
-        newer[self._entries["tile"]] = True
-        return int(np.count_nonzero(newer)) <= most
