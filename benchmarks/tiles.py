@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -76,7 +77,7 @@ def changes(path: str, rows: int) -> None:
             tiles = random.choice(rows, 10, replace=False).tolist()
             values = ", ".join(f"({i}, {int(random.integers(COLUMNS))}, {n})" for i in tiles)
             statement = f"INSERT OR REPLACE INTO x VALUES {values}"
-            seconds, moved = counted(lambda statement=statement: con.execute(statement))
+            seconds, moved = counted(partial(con.execute, statement))
             times.append(seconds)
             reads.append(moved["read_bytes"])
             writes.append(moved["wchar"])

@@ -17,7 +17,9 @@ from einsql.storage.undo_log import Index
 REWRITTEN = 4
 """A statement that changes more than 1/4 of the tiles replaces the arrays.
 
-A commit replaces the base segment if more than 1/4 of the tiles would be newer than it.
+A commit replaces the base segment if more than 1/4 of the tiles would be newer than it: a newer
+tile takes memory, and 2 ms at the first read of each version, where an old one takes 0.7 ms (256
+tiles of 1 MiB, benchmarks/tiles.py).
 """
 
 
