@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
-from einsql.core.schema import DType, Key, valid
+from einsql.core.schema import PRESENT, DType, Key, valid
 from einsql.core.units import plural
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Call, Const, EinSum, ParameterInput, Value
@@ -125,8 +125,8 @@ def _box(
         return None
     at = tuple(box)
     if tensor.default is None and not replaces:
-        present = tensor.relation.present
-        if present is None or present[at].any():
+        bounds = np.array([(s.start, s.stop) for s in at], np.int64).reshape(-1, 2)
+        if not schema.has(PRESENT) or tensor.relation.fields.part([PRESENT], bounds)[PRESENT].any():
             return None
     values: dict[str, np.ndarray] = {}
     for f in schema.values:
@@ -336,7 +336,7 @@ def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> 
         )
     if tensor.default is not None or replaces:
         return at
-    taken = _flags(tensor.relation.present, at)
+    taken = _taken(tensor, at)
     if taken.any():
         raise IntegrityError(
             f"The key ({key_text(schema, int(at[taken][0]))}) exists in {tensor.name}"
@@ -347,13 +347,16 @@ def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> 
     return at
 
 
-def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
-    """Returns a mask at flat indices; without a mask every key is present."""
-    if mask is None:
+def _taken(tensor: Tensor, at: np.ndarray) -> np.ndarray:
+    """Returns whether the keys at flat indices exist; only the box around them is read."""
+    schema = tensor.relation.schema
+    if not schema.has(PRESENT):
         return np.ones(len(at), np.bool_)
-    if mask.flags.c_contiguous:
-        return np.asarray(mask.reshape(-1)[at])
-    return np.asarray(mask[np.unravel_index(at, mask.shape)])
+    cells = np.unravel_index(at, schema.shape) if schema.shape else ()
+    box = np.array([(c.min(), c.max() + 1) if len(c) else (0, 0) for c in cells], np.int64)
+    mask = tensor.relation.fields.part([PRESENT], box.reshape(-1, 2))[PRESENT]
+    inside = tuple(c - lo for c, (lo, _) in zip(cells, box.tolist(), strict=True))
+    return np.broadcast_to(mask[inside], at.shape)
 
 
 def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:

@@ -13,10 +13,11 @@ from einsql.core.schema import PRESENT, DType
 from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj, negate
 from einsql.session.statements.target import refuse_null, rows
-from einsql.session.statements.write_set import Index, Write, WriteSet
+from einsql.session.statements.write_set import Write, WriteSet
 from einsql.sql.binder.dml import COUNT, Touch
 from einsql.storage.fields import Fields, Term
 from einsql.storage.objects import Tensor
+from einsql.storage.undo_log import Index
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context

@@ -95,15 +95,15 @@ def read_objects(folder: str, define: Define) -> list[Object]:
                 kind=str(o["kind"]),
                 description=json.dumps(o["definition"]),
             )
-            for o in (manifest["objects"] if version == rows.FORMAT else ())
+            for o in (manifest["objects"] if 0 < version <= rows.FORMAT else ())
         ]
     except OSError as error:
         raise OperationalError(f"'{path}' cannot be read: {error.strerror}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise OperationalError(f"'{path}' is damaged: {error}") from None
-    if version != rows.FORMAT:
+    if not 0 < version <= rows.FORMAT:
         raise OperationalError(
-            f"'{path}' has format {version}, and this einsql reads format {rows.FORMAT}"
+            f"'{path}' has format {version}, and this einsql reads formats up to {rows.FORMAT}"
         )
     name, times = max(
         Counter(row.name for row in listed).items(), key=itemgetter(1), default=("", 0)
