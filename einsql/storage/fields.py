@@ -132,6 +132,13 @@ class Fields(Mapping[str, np.ndarray]):
         """
         return LocalFields({new: self[old] for new, old in names.items()})
 
+    def constant(self) -> Fields:
+        """Returns fields that stay unchanged when the inputs of their statement change.
+
+        Only sparse fields of a caller's matrix are copied. Results share other arrays.
+        """
+        return self
+
     def rekeyed(self, schema: Schema) -> Fields:
         """Returns the same fields with other values of their keys.
 

@@ -54,7 +54,7 @@ def sparse_relation(
     if len(shape) != 2:
         return Stored(schema, LocalFields(_scattered(array, schema, value.name)))
     matrix, turned, owner = _compressed(array)
-    return Stored(schema, SparseFields(matrix, turned, fill is not None, value.name, owner))
+    return Stored(schema, SparseFields(matrix, turned, fill, value.name, owner))
 
 
 def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
