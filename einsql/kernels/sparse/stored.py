@@ -104,7 +104,7 @@ class _Stored:
             by: The label of the rows.
         """
         fields = operands[self.side.operand]
-        if not isinstance(fields, Sparse) or fields.filled != self.filled:
+        if not isinstance(fields, Sparse) or fields.filled != self.filled or fields.fill:
             return None
         part = fields.submatrix(spans_of(self.node, self.node.operands[self.side.operand]))
         if self.condition is not None:

@@ -12,9 +12,10 @@ from einsql.core.schema import DType, Field, Key, Schema
 from einsql.core.value_checks import Check
 from einsql.errors import Error
 from einsql.ir.partition import OnMesh, Partition, Parts
+from einsql.storage.database import sparse_payload
 from einsql.storage.database.checks import CHUNK
 from einsql.storage.database.directory import Directory, is_payload
-from einsql.storage.database.layout import Layout
+from einsql.storage.database.layout import CSR, Layout, read_value
 from einsql.storage.database.rows import Row, payload_of
 from einsql.storage.objects import Damaged, Definition, Object, Tensor
 from einsql.storage.relation import Relation
@@ -111,7 +112,7 @@ def _tensor(description: Mapping[str, Any], directory: Directory) -> Tensor:
         relation=Relation(schema, fields),
         columns=columns,
         partition=_partition(description, len(keys)),
-        default=_default(description["default"]),
+        default=read_value(description["default"]),
         checks=_checks(description.get("checks", ()), schema),
     )
 
@@ -166,12 +167,6 @@ def _partition(description: Mapping[str, Any], keys: int) -> Partition | None:
     return Parts(numbers, order)
 
 
-def _default(value: object) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value
-    return float.fromhex(_of(str, value))
-
-
 def _layout(description: Mapping[str, Any]) -> Layout:
     layout = Layout.read(description)
     for number in (layout.size, layout.sums, layout.count, layout.frame):
@@ -192,13 +187,20 @@ def _check(layout: Layout, schema: Schema) -> None:
     """
     if not is_payload(layout.file):
         raise ValueError(f"{layout.file!r} is no payload's name")
-    if [p.name for p in layout.parts] != [f.name for f in schema.fields]:
+    if layout.format == CSR:
+        shapes = sparse_payload.shapes_of(layout, schema)
+        schema = sparse_payload.payload_schema(schema, shapes[sparse_payload.COLUMNS][0])
+    else:
+        shapes = dict.fromkeys((f.name for f in schema.fields), schema.shape)
+    if [p.name for p in layout.parts] != list(shapes):
         raise ValueError("the payload has other fields")
     places = [(layout.sums, 4 * layout.count)]
     count = 0
     for part in layout.parts:
-        extents = zip(part.shape, schema.shape, strict=True)
-        if any(stored not in (1, extent) for stored, extent in extents) or part.first != count:
+        extents = zip(part.shape, shapes[part.name], strict=True)
+        few = layout.format != CSR
+        wrong = any(n != extent and not (few and n == 1) for n, extent in extents)
+        if wrong or part.first != count:
             raise ValueError(f"the payload has no {part.name} of that shape")
         nbytes = prod(part.shape) * schema.dtype(part.name).numpy.itemsize
         places.append((part.offset, nbytes))

@@ -6,16 +6,21 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from typing import IO
 from urllib.parse import quote
 
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
-from einsql.storage.database.layout import Layout
+from einsql.storage.database import sparse_payload
+from einsql.storage.database.layout import CSR, Layout
 from einsql.storage.database.payload import Progress, ignore, write_payload
 from einsql.storage.database.stored import StoredFields
+from einsql.storage.fields import Fields
 from einsql.storage.files.drafts import synchronise
 from einsql.storage.files.regular_files import open_regular
 from einsql.storage.objects import Tensor
+from einsql.storage.relation import Relation
+from einsql.storage.sparse_fields import SparseFields
 
 MARKER = "einsql"
 """The file that contains the identity of the directory's database."""
@@ -107,14 +112,14 @@ class Directory:
         Raises:
             OperationalError: The payload is damaged, or cannot be written.
         """
-        fields = tensor.relation.fields
-        if not isinstance(fields, StoredFields):
+        payload = payload_of(tensor.relation.fields)
+        if payload is None:
             return self.write(tensor, version, set(), tick)
-        path = os.path.join(self.path, fields.layout.file)
+        path = os.path.join(self.path, payload.layout.file)
         with writing(path), open(path, "xb") as file:
-            fields.copy(file.fileno(), tick)
+            payload.copy(file.fileno(), tick)
             os.fsync(file.fileno())
-        return fields.layout
+        return payload.layout
 
     def write(
         self, tensor: Tensor, version: int, pending: set[str], tick: Progress = ignore
@@ -138,8 +143,7 @@ class Directory:
         try:
             with writing(path):
                 with open(part, "xb+") as file:
-                    relation = tensor.relation
-                    layout = write_payload(file, name, relation.schema, relation.fields, tick)
+                    layout = _write(file, name, tensor.relation, tick)
                     os.fsync(file.fileno())
                 os.replace(part, path)
         except BaseException:
@@ -150,9 +154,10 @@ class Directory:
             pending.discard(f"{name}.part")
         return layout
 
-    def fields(self, layout: Layout, schema: Schema, title: str) -> StoredFields:
+    def fields(self, layout: Layout, schema: Schema, title: str) -> Fields:
         """The fields of a tensor's payload; messages use the title."""
-        return StoredFields(os.path.join(self.path, layout.file), layout, schema, title)
+        make = sparse_payload.sparse_fields_of if layout.format == CSR else StoredFields
+        return make(os.path.join(self.path, layout.file), layout, schema, title)
 
     def sync(self) -> None:
         """Syncs the directory's entries, and its own entry if it is new.
@@ -210,6 +215,23 @@ class Directory:
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)
+
+
+def payload_of(fields: Fields) -> StoredFields | None:
+    """The payload file of a tensor's fields; None without one."""
+    if isinstance(fields, sparse_payload.StoredSparseFields):
+        return fields.payload
+    return fields if isinstance(fields, StoredFields) else None
+
+
+def _write(file: IO[bytes], name: str, relation: Relation, tick: Progress) -> Layout:
+    """Writes the payload of a relation."""
+    fields = relation.fields
+    if not isinstance(fields, SparseFields):
+        return write_payload(file, name, relation.schema, fields, tick)
+    schema, arrays = sparse_payload.arrays_of(relation.schema, fields)
+    layout = write_payload(file, name, schema, arrays, tick)
+    return sparse_payload.layout_of(layout, fields.fill)
 
 
 def is_payload(name: str) -> bool:

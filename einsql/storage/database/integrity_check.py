@@ -13,6 +13,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
 from einsql.storage.database.checks import CHUNK, checksums
+from einsql.storage.database.directory import payload_of
 from einsql.storage.database.layout import Part
 from einsql.storage.database.payload import frame_of, tile_text
 from einsql.storage.database.stored import StoredFields
@@ -67,8 +68,8 @@ def findings(
         elif isinstance(item, Definition):
             yield from _of_definition(item)
             step(_work(item))
-        elif isinstance(item.relation.fields, StoredFields):
-            for problem in _of_payload(item.relation.fields, item.relation.schema, step):
+        elif (payload := payload_of(item.relation.fields)) is not None:
+            for problem in _of_payload(payload, payload.schema, step):
                 if is_current(low, item):
                     yield Finding(item.name, problem, _remedy(item))
 

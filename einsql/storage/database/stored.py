@@ -15,7 +15,7 @@ import numpy as np
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
 from einsql.storage.database.checks import CHUNK, checksums, chunks_of
-from einsql.storage.database.layout import Layout, Part
+from einsql.storage.database.layout import CSR, Layout, Part
 from einsql.storage.database.payload import SLAB, Progress, frame_of, tile_text
 from einsql.storage.fields import Fields, LocalFields, RemoteFields
 from einsql.storage.files.drafts import write_all
@@ -32,6 +32,7 @@ class StoredFields(RemoteFields):
     Attributes:
         layout: The offsets of the fields in the file.
         path: The payload's path.
+        schema: The keys and fields.
     """
 
     layout: Layout
@@ -47,7 +48,7 @@ class StoredFields(RemoteFields):
         """
         self.path = path
         self.layout = layout
-        self._schema = schema
+        self.schema = schema
         self._title = title
         self._parts = {p.name: p for p in layout.parts}
         self._arrays = LocalFields()
@@ -77,7 +78,7 @@ class StoredFields(RemoteFields):
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> Fields:
         """See `Fields.window`; reads of the part are verified."""
-        lows = np.array([k.lo for k in self._schema.keys], np.int64)
+        lows = np.array([k.lo for k in self.schema.keys], np.int64)
         box = np.array([(s.start, s.stop) for s in at], np.int64).reshape(-1, 2)
         return self.verified(box + lows[:, None]).window(at, axes)
 
@@ -85,7 +86,7 @@ class StoredFields(RemoteFields):
         """Returns arrays of all keys, of which only a box may be read; see `Fields.verified`."""
         arrays = self._mapped()
         if not self._verified:
-            lows = np.array([k.lo for k in self._schema.keys], np.int64).reshape(-1, 1)
+            lows = np.array([k.lo for k in self.schema.keys], np.int64).reshape(-1, 1)
             for part in self._parts.values():
                 self._verify(part, box - lows)
         return arrays
@@ -113,7 +114,7 @@ class StoredFields(RemoteFields):
             self._copy_frame(read, target)
             sums = np.frombuffer(read(self.layout.sums, 4 * self.layout.count), "<u4")
             for part in self.layout.parts:
-                nbytes = prod(part.shape) * self._schema.dtype(part.name).numpy.itemsize
+                nbytes = prod(part.shape) * self.schema.dtype(part.name).numpy.itemsize
                 for start in range(0, nbytes, SLAB):
                     slab = memoryview(read(part.offset + start, min(SLAB, nbytes - start)))
                     sizes = range(0, len(slab), CHUNK)
@@ -134,7 +135,7 @@ class StoredFields(RemoteFields):
             write_all(target, memoryview(between), lo)
             return between
 
-        if frame_of(self.layout, self._schema, copied) != self.layout.frame:
+        if frame_of(self.layout, self.schema, copied) != self.layout.frame:
             raise self._damaged(_FRAME)
 
     @contextmanager
@@ -196,14 +197,14 @@ class StoredFields(RemoteFields):
                 memory = mmap.mmap(file.fileno(), layout.size, access=mmap.ACCESS_READ)
             except OSError as error:
                 raise self._unreadable(error) from None
-        if frame_of(layout, self._schema, lambda lo, hi: memory[lo:hi]) != layout.frame:
+        if frame_of(layout, self.schema, lambda lo, hi: memory[lo:hi]) != layout.frame:
             raise self._damaged(_FRAME)
         arrays = LocalFields()
         for part in layout.parts:
-            dtype = self._schema.dtype(part.name).numpy
+            dtype = self.schema.dtype(part.name).numpy
             stored = np.ndarray(part.shape, dtype, memory, part.offset)
-            is_full = stored.shape == self._schema.shape
-            arrays[part.name] = stored if is_full else np.broadcast_to(stored, self._schema.shape)
+            is_full = stored.shape == self.schema.shape or layout.format == CSR
+            arrays[part.name] = stored if is_full else np.broadcast_to(stored, self.schema.shape)
             count = -(-prod(part.shape) * dtype.itemsize // CHUNK)
             self._data[part.name] = stored.reshape(-1).view(np.uint8).data
             self._known[part.name] = np.zeros(count, np.bool_)
@@ -215,11 +216,11 @@ class StoredFields(RemoteFields):
     def _verify(self, part: Part, box: np.ndarray | None) -> None:
         """Verifies the unverified chunks of a box of positions, or all chunks."""
         known = self._known[part.name]
-        dtype = self._schema.dtype(part.name).numpy
+        dtype = self.schema.dtype(part.name).numpy
         if box is None:
             wanted = np.arange(len(known))
         else:
-            repeated = np.array(part.shape, np.int64) != self._schema.shape
+            repeated = np.array(part.shape, np.int64) != self.schema.shape
             stored = np.where(repeated[:, None], (box[:, 1:] > box[:, :1]) * (0, 1), box)
             wanted = chunks_of(part.shape, dtype.itemsize, stored)
         wanted = wanted[~known[wanted]]
@@ -239,5 +240,5 @@ class StoredFields(RemoteFields):
         )
 
     def _wrong(self, part: Part, chunk: int) -> OperationalError:
-        where = tile_text(part, self._schema, chunk)
+        where = tile_text(part, self.schema, chunk)
         return self._damaged(f"the checksum of tile {chunk} of {part.name} is wrong ({where})")
