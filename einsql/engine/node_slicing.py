@@ -17,7 +17,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.core.sparse_matrix import Sparse
+from einsql.core.sparse.matrix import Sparse
 from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
 from einsql.ir.einsum.partial_states import merges, with_state
 

@@ -40,7 +40,7 @@ class Fields(Mapping[str, np.ndarray]):
 
     Attributes:
         is_local: Whether all arrays are in this process's memory.
-        is_sparse: Whether the fields are also a `core.sparse_matrix.Sparse`.
+        is_sparse: Whether the fields are also a `core.sparse.matrix.Sparse`.
         is_detached: Whether they stay unchanged when the inputs of their statement change.
         sites: The number of sites with the tiles; None for fields that are not placed.
         layout: The layout of the fields' payload file; None without a file.

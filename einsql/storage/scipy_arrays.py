@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse_matrix import Compressed
+from einsql.core.sparse.matrix import Compressed
 from einsql.errors import InterfaceError, OperationalError
 from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import require

@@ -8,10 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from einsql.core.schema import PRESENT, Schema
-from einsql.core.sparse_matrix import Compressed, Fill, Sparse, changed, sorted_matrix
-from einsql.errors import OperationalError
+from einsql.core.sparse.arrays import Elements, dense_array
+from einsql.core.sparse.matrix import Compressed, Fill, Sparse, changed, sorted_matrix
 from einsql.storage.fields import Fields, LocalFields, RemoteFields, Term
-from einsql.storage.out_of_memory import NOTICED, available
 
 
 class Owner(Protocol):
@@ -32,7 +31,7 @@ class SparseFields(RemoteFields, Sparse):
         matrix: The stored elements, with the values of the first field.
         turned: Whether the matrix's rows are the relation's second key.
         fill: The value of the keys without a stored element; None if these keys are absent.
-        name: The name of the first field.
+        name: The name of the first field; `PRESENT` if there are keys only.
         owner: The source that each statement reads again; None for a constant matrix.
         more: The values of further fields of the stored elements, in the order of `matrix`.
     """
@@ -99,22 +98,7 @@ class SparseFields(RemoteFields, Sparse):
         return SparseFields(Compressed(self.shape, *copied), self.turned, self.fill, self.name)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self:
-            raise KeyError(name)
-        matrix = self.taken(None if name == PRESENT else name)
-        if name == PRESENT:
-            matrix = matrix.of(np.ones(matrix.stored, np.bool_))
-        rows, columns = matrix.shape
-        # A reader of one field will read the other one next.
-        widths = [self.dtype.itemsize, *([] if self.filled else [1])]
-        require_dense(rows * columns * sum(widths), matrix.shape)
-        shape = (columns, rows) if self.turned else matrix.shape
-        if self.fill and name != PRESENT:
-            array = np.full(shape, self.fill, matrix.values.dtype)
-        else:
-            array = np.zeros(shape, matrix.values.dtype)
-        matrix.into(array.T if self.turned else array)
-        return array
+        return dense_array(self, name)
 
     def of(self, values: Mapping[str, np.ndarray], fill: Fill = None) -> SparseFields:
         """Returns fields with the same structure and other values, at least one."""
@@ -178,11 +162,16 @@ class SparseFields(RemoteFields, Sparse):
     def __iter__(self) -> Iterator[str]:
         yield self.name
         yield from self._more
-        if not self.filled:
+        if self._has_flag:
             yield PRESENT
 
     def __len__(self) -> int:
-        return 1 + len(self._more) + (not self.filled)
+        return 1 + len(self._more) + self._has_flag
+
+    @property
+    def _has_flag(self) -> bool:
+        """Whether the flag of existing keys is a field besides the named ones."""
+        return not self.filled and self.name != PRESENT
 
 
 def stored_fields(
@@ -199,20 +188,9 @@ def stored_fields(
     return SparseFields(structure.of(first), False, fill, name, more=dict(more))
 
 
-def require_dense(nbytes: int, shape: Sequence[int]) -> None:
-    """Raises an error if an array does not fit into memory, before the system kills the process.
-
-    Args:
-        nbytes: The bytes of the array, and of its flags.
-        shape: The extents of the matrix.
-    """
-    free = available() if nbytes >= NOTICED else None
-    if free is not None and nbytes > free:
-        rows, columns = shape
-        raise OperationalError(
-            f"There is not enough memory: the statement needs a sparse matrix of {rows:,} × "
-            f"{columns:,} as an array of {nbytes / 2**30:,.1f} GiB, and "
-            f"{free / 2**30:,.1f} are free",
-            hint="Sums of products with dense tensors, and sums of its rows or columns, read "
-            "it as it is stored.",
-        )
+def as_shown(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Returns the elements that a kernel computed as fields; other arrays unchanged."""
+    if not isinstance(arrays, Elements):
+        return arrays
+    flags = {PRESENT: np.ones(arrays.structure.stored, np.bool_)}
+    return stored_fields(arrays.structure, arrays.values_by_name or flags, arrays.fill)

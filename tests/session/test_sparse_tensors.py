@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 
 import einsql
+from einsql.kernels import registry
 
 ROWS, COLUMNS = 13, 17
 
@@ -99,6 +100,12 @@ def answer(con: Any, sql: str) -> list[str]:
     return sorted(map(repr, con.execute(sql).fetchall()))
 
 
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has small matrices read as they are stored."""
+    monkeypatch.setattr(registry, "SMALL", 0)
+
+
 @pytest.fixture(scope="module")
 def stored() -> Iterator[list[Any]]:
     """DuckDB, a dense and a sparse tensor."""
@@ -176,6 +183,28 @@ def test_the_rows_of_a_table_choose_the_storage() -> None:
     con.execute("CREATE TENSOR back STORAGE SPARSE AS SELECT u, i, val FROM dense WHERE val > 3")
     con.execute("CREATE TENSOR kept AS SELECT i, u, val FROM t WHERE neg < -3")
     assert answer(con, "SELECT u, i, val FROM kept") == answer(con, "SELECT * FROM back")
+
+
+def test_bounds_beyond_memory() -> None:
+    con = einsql.connect()
+    con.execute(
+        "CREATE TABLE r AS SELECT k * 997 AS u, k * 99 AS i, 1.5 AS val FROM range(1000) s(k)"
+    )
+    con.execute("CREATE TENSOR t AS SELECT u, i, val::FLOAT AS val FROM r")
+    assert con.execute("SELECT * FROM t WHERE u = 9970").fetchall() == [(9970, 990, 1.5)]
+    assert con.execute("UPDATE t SET val = val + u WHERE i > 500").rowcount == 994
+    assert con.execute("SELECT MAX(val) AS m, COUNT(*) AS n FROM t").fetchall() == [
+        (996004.5, 1000)
+    ]
+    with pytest.raises(einsql.OperationalError, match=r"458.* GiB") as caught:
+        con.execute("SELECT u, i, val FROM t").fetch_numpy(fill=0)
+    assert caught.value.hint
+    con.execute(
+        "CREATE TENSOR e (u DIM(1000000), i DIM(100000), val FLOAT) DEFAULT 0 STORAGE SPARSE"
+    )
+    with pytest.raises(einsql.OperationalError, match="not enough memory"):
+        con.execute("UPDATE e SET val = 1")
+    assert con.execute("SELECT COUNT(*) AS n FROM e").fetchall() == [(10**11,)]
 
 
 def test_rows_that_are_no_sparse_tensor_are_refused() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse_matrix import Compressed
+from einsql.core.sparse.matrix import Compressed
 from einsql.core.units import plural
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
 from einsql.storage.fields import LocalFields

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse_matrix import Compressed, index_type, sorted_matrix
+from einsql.core.sparse.matrix import Compressed, index_type, sorted_matrix
 from einsql.errors import IntegrityError, NotSupportedError
 from einsql.session.statements.target import changed, key_text
 from einsql.storage.objects import Tensor

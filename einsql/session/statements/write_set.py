@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core import buffer_pool
+from einsql.core.free_memory import require_dense
 from einsql.core.records import dataclass
 from einsql.errors import IntegrityError
 from einsql.session.statements import sparse_rows
 from einsql.session.statements.target import changed, key_text
 from einsql.storage.array_ownership import behind, owned
 from einsql.storage.objects import Tensor
-from einsql.storage.sparse_fields import require_dense
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from einsql.core.records import dataclass
-from einsql.core.sparse_matrix import Fill
+from einsql.core.sparse.matrix import Fill
 
 DENSE, CSR = "dense", "csr"
 """Formats: the arrays of the fields, or those of a sparse matrix in CSR."""

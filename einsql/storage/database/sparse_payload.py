@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.core.sparse_matrix import Compressed, Fill, index_type
+from einsql.core.sparse.matrix import Compressed, Fill, index_type
 from einsql.errors import InterfaceError, OperationalError
 from einsql.storage.database.layout import CSR, Layout
 from einsql.storage.database.stored import StoredFields
