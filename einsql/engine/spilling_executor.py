@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from einsql.core.sparse.arrays import arrays_in
-from einsql.core.sparse.matrix import Sparse
+from einsql.core.sparse.matrix import sparse_of
 from einsql.core.units import data_size
 from einsql.engine.node_slicing import Cut, Footprint, cut
 from einsql.engine.step import Arrays, Compile, Measure, Step, StepMeasure, Tick
@@ -154,7 +154,7 @@ class _SpillingRun:
         """Moves new results to files until the fields in memory fit."""
         for target in targets:
             fields = self.held.get(target)
-            if fields is None or isinstance(fields, Sparse):
+            if fields is None or sparse_of(fields) is not None:
                 continue
             if anonymous(self.held.values(), self.foreign) <= self.room // HELD:
                 continue

@@ -188,6 +188,11 @@ def stored_fields(
     return SparseFields(structure.of(first), False, fill, name, more=dict(more))
 
 
+def sparse_fields_of(fields: Mapping[str, np.ndarray]) -> SparseFields | None:
+    """The fields as sparse ones; None for other fields."""
+    return fields if isinstance(fields, SparseFields) else None
+
+
 def as_shown(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     """Returns the elements that a kernel computed as fields; other arrays unchanged."""
     if not isinstance(arrays, Elements):

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.core.free_memory import require_dense
 from einsql.core.schema import PRESENT
-from einsql.core.sparse.matrix import Compressed, Fill, Sparse
+from einsql.core.sparse.matrix import Compressed, Fill, Sparse, sparse_of
 
 
 def dense_array(fields: Sparse, name: str) -> np.ndarray:
@@ -97,8 +97,9 @@ class Elements(Mapping[str, np.ndarray], Sparse):
 
 def arrays_in(fields: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The arrays of fields; of sparse ones the stored arrays, without making them dense."""
-    if not isinstance(fields, Sparse):
+    few = sparse_of(fields)
+    if few is None:
         return list(fields.values())
-    matrix = fields.taken()
-    values = [fields.taken(name).values for name in fields.names]
+    matrix = few.taken()
+    values = [few.taken(name).values for name in few.names]
     return [matrix.starts, matrix.columns, *values]

@@ -227,6 +227,11 @@ class Sparse:
         return self.taken(name).part(*(spans[::-1] if self.turned else spans))
 
 
+def sparse_of(fields: object) -> Sparse | None:
+    """The fields as sparse ones; None for arrays."""
+    return fields if isinstance(fields, Sparse) else None
+
+
 def changed(how: str) -> InterfaceError:
     """The error for a registered matrix whose owner has changed its structure."""
     return InterfaceError(

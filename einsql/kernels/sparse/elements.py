@@ -17,7 +17,7 @@ from einsql.core.free_memory import require
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Sparse, sorted_matrix
+from einsql.core.sparse.matrix import sorted_matrix, sparse_of
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -76,7 +76,7 @@ def over_elements(
     other = cache(otherwise)
 
     def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
-        if all(isinstance(operands[n], Sparse) for n in driving):
+        if all(sparse_of(operands[n]) is not None for n in driving):
             computed = plan.run(operands, tick)
             if computed is not None:
                 return computed  # type: ignore[return-value] # announced by `may_be_sparse`
@@ -135,8 +135,8 @@ class _Elements:
         return self._dense(ordered, operands, tick)
 
     def _side(self, operands: Sequence[Arrays], number: int) -> Side:
-        fields, operand = operands[number], self.node.operands[number]
-        assert isinstance(fields, Sparse)
+        fields, operand = sparse_of(operands[number]), self.node.operands[number]
+        assert fields is not None
         matrix = fields.taken()
         spans = spans_of(self.node, operand)
         numbered = matrix.of(np.arange(matrix.stored))
@@ -260,9 +260,9 @@ class _Elements:
         for n, fields in enumerate(operands):
             names = self.read.get(n, {})
             if n in self.driving:
-                assert isinstance(fields, Sparse)
-                elements = joined.elements[n]
-                found.append({name: fields.taken(name).values[elements] for name in names})
+                few, elements = sparse_of(fields), joined.elements[n]
+                assert few is not None
+                found.append({name: few.taken(name).values[elements] for name in names})
             elif n in self.gathered:
                 found.append(self._gathered(n, fields, joined))
             else:
@@ -279,18 +279,18 @@ class _Elements:
             for x, k in zip(operand.labels, operand.source.schema.keys, strict=True)
         ]
         names = self.read.get(number, {})
-        if not isinstance(fields, Sparse):
+        few = sparse_of(fields)
+        if few is None:
             return {name: fields[name][tuple(at)] for name in names}
-        matrix = fields.taken()
-        places = matrix.places(*(at[::-1] if fields.turned else at))
+        places = few.taken().places(*(at[::-1] if few.turned else at))
         there = places >= 0
         found = {}
         for name in names:
             if name == PRESENT:
                 found[name] = there
                 continue
-            values = fields.taken(name).values
-            found[name] = np.full(len(places), fields.fill or 0, values.dtype)
+            values = few.taken(name).values
+            found[name] = np.full(len(places), few.fill or 0, values.dtype)
             found[name][there] = values[places[there]]
         return found
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import Compressed, Sparse
+from einsql.core.sparse.matrix import Compressed, sparse_of
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -103,8 +103,8 @@ class Stored:
             operands: The node's operands.
             by: The label of the rows.
         """
-        fields = operands[self.side.operand]
-        if not isinstance(fields, Sparse) or fields.filled != self.filled or fields.fill:
+        fields = sparse_of(operands[self.side.operand])
+        if fields is None or fields.filled != self.filled or fields.fill:
             return None
         part = fields.submatrix(spans_of(self.node, self.node.operands[self.side.operand]))
         if self.condition is not None:
@@ -306,8 +306,9 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
         narrowed_operands = list(operands)
         for n, spans in parts.items():
             fields = narrowed_operands[n]
-            if isinstance(fields, Sparse):
-                narrowed_operands[n] = fields.narrowed(spans)
+            few = sparse_of(fields)
+            if few is not None:
+                narrowed_operands[n] = few.narrowed(spans)
             else:
                 narrowed_operands[n] = {name: array[spans] for name, array in fields.items()}
         return run(narrowed_operands, tick)

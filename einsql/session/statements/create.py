@@ -37,7 +37,7 @@ from einsql.storage.objects import Tensor, kind_of
 from einsql.storage.partial_fields import PartialFields
 from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
-from einsql.storage.sparse_fields import SparseFields
+from einsql.storage.sparse_fields import sparse_fields_of
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -310,12 +310,12 @@ def _stored_sparsely(
         names: The tensor's columns.
     """
     values = {f.name: columns[f.name] for f in schema.values}
-    if isinstance(result.fields, SparseFields):
+    few = sparse_fields_of(result.fields)
+    if few is not None:
         if statement.storage == "dense":
             return None
-        stays = None if not result.fields.filled else result.fields.fill
-        flagged = sparse_rows.with_flag(schema, stays)
-        fields = result.fields.renamed(flagged, values, statement.name)
+        flagged = sparse_rows.with_flag(schema, few.fill)
+        fields = few.renamed(flagged, values, statement.name)
         return Tensor(statement.name, Relation(flagged, fields), names)
     sparse_rows.is_chosen(schema, len(result), "sparse")
     is_full = PRESENT not in result.fields

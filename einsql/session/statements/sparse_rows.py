@@ -14,7 +14,7 @@ from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation
 from einsql.storage.sparse_choice import pays
-from einsql.storage.sparse_fields import SparseFields, stored_fields
+from einsql.storage.sparse_fields import SparseFields, sparse_fields_of, stored_fields
 
 WIDTH = 40
 """Bytes that a change takes for each stored element: positions, their order and copies."""
@@ -95,8 +95,8 @@ def stored_at(tensor: Tensor, cells: np.ndarray) -> np.ndarray:
 
 
 def _ordered(tensor: Tensor) -> SparseFields:
-    fields = tensor.relation.fields
-    assert isinstance(fields, SparseFields)
+    fields = sparse_fields_of(tensor.relation.fields)
+    assert fields is not None
     return fields.in_key_order()
 
 

@@ -18,7 +18,7 @@ from einsql.sql.binder.dml import COUNT, Touch
 from einsql.storage.fields import Fields, Term
 from einsql.storage.objects import Tensor
 from einsql.storage.results.stored_elements import has_stored_rows
-from einsql.storage.sparse_fields import SparseFields
+from einsql.storage.sparse_fields import sparse_fields_of
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -160,8 +160,9 @@ def _touched(touch: Touch, fields: Fields, tensor: Tensor) -> _Cells:
 
 def _stored(touch: Touch, fields: Fields, tensor: Tensor) -> _Cells:
     """The touched rows of a sparse result."""
-    assert isinstance(fields, SparseFields)
-    ordered = fields.in_key_order()
+    few = sparse_fields_of(fields)
+    assert few is not None
+    ordered = few.in_key_order()
     matrix = ordered.taken()
     there = _positions(touch, (matrix.rows, matrix.columns), tensor)
     return _Cells(there, lambda name: ordered.taken(name).values, matrix.stored)

@@ -20,7 +20,7 @@ from einsql.storage.files.drafts import synchronise
 from einsql.storage.files.regular_files import open_regular
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Relation
-from einsql.storage.sparse_fields import SparseFields
+from einsql.storage.sparse_fields import sparse_fields_of
 
 MARKER = "einsql"
 """The file that contains the identity of the directory's database."""
@@ -226,12 +226,12 @@ def payload_of(fields: Fields) -> StoredFields | None:
 
 def _write(file: IO[bytes], name: str, relation: Relation, tick: Progress) -> Layout:
     """Writes the payload of a relation."""
-    fields = relation.fields
-    if not isinstance(fields, SparseFields):
-        return write_payload(file, name, relation.schema, fields, tick)
-    schema, arrays = sparse_payload.arrays_of(relation.schema, fields)
+    few = sparse_fields_of(relation.fields)
+    if few is None:
+        return write_payload(file, name, relation.schema, relation.fields, tick)
+    schema, arrays = sparse_payload.arrays_of(relation.schema, few)
     layout = write_payload(file, name, schema, arrays, tick)
-    return sparse_payload.layout_of(layout, fields.fill)
+    return sparse_payload.layout_of(layout, few.fill)
 
 
 def is_payload(name: str) -> bool:

@@ -26,7 +26,7 @@ from einsql.storage.database.rows import Row
 from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.files.drafts import part_file, writing
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage_error
-from einsql.storage.sparse_fields import SparseFields
+from einsql.storage.sparse_fields import sparse_fields_of
 
 MANIFEST = "einsql.json"
 """The file that lists the objects."""
@@ -142,9 +142,10 @@ def in_memory(tensor: Tensor, copied: Callable[[np.ndarray], np.ndarray]) -> Ten
         OperationalError: The file of its elements is missing, truncated or damaged.
     """
     stored = tensor.relation.fields
+    few = sparse_fields_of(stored)
     fields: Fields
-    if isinstance(stored, SparseFields):
-        fields = sparse_payload.in_memory(stored, copied)
+    if few is not None:
+        fields = sparse_payload.in_memory(few, copied)
     else:
         fields = LocalFields({name: copied(a) for name, a in stored.items()})
     return replace(tensor, relation=replace(tensor.relation, fields=fields))

@@ -11,7 +11,7 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.schema import PRESENT, DType, Schema, valid
 from einsql.errors import InterfaceError
 from einsql.storage.fields import Fields
-from einsql.storage.sparse_fields import SparseFields
+from einsql.storage.sparse_fields import SparseFields, sparse_fields_of
 
 Values = tuple[np.ndarray, np.ndarray | None]
 """The values of a column, and the flags of those that are not NULL; None if no value is NULL."""
@@ -51,7 +51,8 @@ class Rows(Protocol):
 
 def has_stored_rows(fields: Mapping[str, np.ndarray]) -> bool:
     """Whether the rows of a result are the stored elements of a sparse matrix."""
-    return isinstance(fields, SparseFields) and not fields.filled
+    few = sparse_fields_of(fields)
+    return few is not None and not few.filled
 
 
 def chunks(result: Rows, size: int) -> Iterator[list[Values]]:
@@ -61,8 +62,8 @@ def chunks(result: Rows, size: int) -> Iterator[list[Values]]:
         result: A result whose rows are stored elements.
         size: The greatest number of rows.
     """
-    fields = result.fields
-    assert isinstance(fields, SparseFields)
+    fields = sparse_fields_of(result.fields)
+    assert fields is not None
     ordered = fields.in_key_order()
     rows = ordered.matrix.rows
     places = {
@@ -125,14 +126,14 @@ def _matrix(result: Rows, column: Column, form: str) -> Any:
     from scipy import sparse  # takes 0.2 s, and few callers need it
 
     assert column.field is not None
-    fields = result.fields
-    if isinstance(fields, SparseFields):
-        if fields.fill:
+    fields, few = result.fields, sparse_fields_of(result.fields)
+    if few is not None:
+        if few.fill:
             raise InterfaceError(
-                f"Keys that are not stored have the value {fields.fill}, and SciPy's have 0",
+                f"Keys that are not stored have the value {few.fill}, and SciPy's have 0",
                 hint="fetch_numpy returns every element.",
             )
-        held = fields.constant().in_key_order()
+        held = few.constant().in_key_order()
         refuse_null(held, column)
         matrix = held.taken(column.field)
         parts = (loaded(matrix.values, column.dtype), matrix.columns, matrix.starts)
@@ -158,11 +159,12 @@ def refuse_null(fields: Fields, column: Column) -> None:
     flag = valid(column.field)
     if flag not in fields:
         return
-    local = fields[flag] if not isinstance(fields, SparseFields) else fields.taken(flag).values
-    there = local
-    if PRESENT in fields and not isinstance(fields, SparseFields):
-        there = local | ~fields[PRESENT]
-    if not there.all():
+    few = sparse_fields_of(fields)
+    if few is not None:
+        known = few.taken(flag).values
+    else:
+        known = fields[flag] | ~fields[PRESENT] if PRESENT in fields else fields[flag]
+    if not known.all():
         raise InterfaceError(
             f"{column.name} has NULL, and SciPy's matrices do not",
             hint="COALESCE(…, 0) gives NULL a value; WHERE … IS NOT NULL leaves it out.",
