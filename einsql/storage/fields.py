@@ -41,7 +41,7 @@ class Fields(Mapping[str, np.ndarray]):
 
     Attributes:
         is_local: Whether all arrays are in this process's memory.
-        is_sparse: Whether the fields are also a `core.sparse_matrix.Sparse`.
+        is_sparse: Whether the fields are also a `core.sparse.matrix.Sparse`.
         is_detached: Whether they stay unchanged when the inputs of their statement change.
         sites: The number of sites with the tiles; None for fields that are not placed.
         layout: The description of the fields' files; None without files.
@@ -155,6 +155,13 @@ class Fields(Mapping[str, np.ndarray]):
             title: The tensor's name, for messages.
         """
         return LocalFields({new: self[old] for new, old in names.items()})
+
+    def constant(self) -> Fields:
+        """Returns fields that stay unchanged when the inputs of their statement change.
+
+        Only sparse fields of a caller's matrix are copied. Results share other arrays.
+        """
+        return self
 
     def rekeyed(self, schema: Schema) -> Fields:
         """Returns the same fields with other values of their keys.

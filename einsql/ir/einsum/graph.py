@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from einsql.core.dag import producers_first
 from einsql.core.records import dataclass
-from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.unknowns import spelling
 
 if TYPE_CHECKING:
@@ -241,8 +241,9 @@ class GridAxis:
 class _Derived:
     """A slot for what a node derives from its fields; copies and pickles derive it again."""
 
-    __slots__ = ("_schema",)
+    __slots__ = ("_schema", "_sparse")
     _schema: Schema
+    _sparse: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,6 +278,16 @@ class EinSum(_Derived):
             return schema
 
     @property
+    def sparse(self) -> bool:
+        """Whether its fields may be a `Sparse`: all labels are of sparse operands, two are keys."""
+        try:
+            return self._sparse
+        except AttributeError:
+            few = any(o.source.sparse for o in self.operands) and _keeps_sparse(self)
+            object.__setattr__(self, "_sparse", few)
+            return few
+
+    @property
     def reduced(self) -> tuple[str, ...]:
         """The labels over which the node reduces."""
         return tuple(a.label for a in self.axes if a.label not in self.keys)
@@ -309,6 +320,27 @@ Roots = tuple[Node, ...]
 """The results of a graph. Most graphs have one root; a statement that changes several tensors
 has one root for each. No EinSum root is an operand of another node; see `graph_rewriting.apart`.
 """
+
+
+def stored_operands(node: EinSum) -> tuple[int, ...]:
+    """The operands that may be sparse and whose absent elements make no point exist."""
+    flags = {
+        t.operand for t in conjuncts(node.guard) if isinstance(t, Value) and t.field == PRESENT
+    }
+    free = {a.label for a in node.axes if a.define is None}
+    return tuple(
+        n
+        for n in sorted(flags)
+        if node.operands[n].source.sparse
+        and len(labels := set(node.operands[n].labels)) == 2
+        and labels <= free
+    )
+
+
+def _keeps_sparse(node: EinSum) -> bool:
+    labels = {x for n in stored_operands(node) for x in node.operands[n].labels}
+    flagged = any(o.name == PRESENT for o in node.outputs)
+    return flagged and len(node.keys) == 2 and all(a.label in labels for a in node.axes)
 
 
 def hint_over(

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core import buffer_pool
+from einsql.core.free_memory import require_dense
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT
 from einsql.errors import IntegrityError
+from einsql.session.statements import sparse_rows
 from einsql.session.statements.target import changed, key_text
 from einsql.storage.array_ownership import behind, owned
 from einsql.storage.objects import Tensor
@@ -155,9 +157,28 @@ def store(ctx: Context, changes: Sequence[WriteSet], foreign: Callable[[], set[i
         changes: The changes, at most one for each tensor.
         foreign: Returns ids of memory owners that a tensor must not share.
     """
-    new = [_Storing(ctx, m, foreign) if isinstance(m, Write) else m for m in changes]
+    new = [_new_state(ctx, m, foreign) if isinstance(m, Write) else m for m in changes]
     for item in new:
         ctx.store.put(item.finished() if isinstance(item, _Storing) else item)
+
+
+def _new_state(ctx: Context, write: Write, foreign: Callable[[], set[int]]) -> _Storing | Tensor:
+    """The new state of a tensor. Sparsely stored elements are written into new arrays."""
+    if not write.tensor.relation.fields.is_sparse:
+        return _Storing(ctx, write, foreign)
+    shape = write.tensor.relation.schema.shape
+    box = write.at is None or not (write.flat or _has_arrays(write.at))
+    if box and write.count:
+        require_dense(sparse_rows.WIDTH * write.count, shape)
+    if write.flat or box:
+        cells = _flat(write)
+        values = {name: array.reshape(-1) for name, array in _whole(write).items()}
+    elif isinstance(write.at, tuple):
+        cells = np.asarray(np.ravel_multi_index(write.at, shape))
+        values = dict(write.values)
+    else:
+        cells, values = np.flatnonzero(write.at), dict(write.values)
+    return sparse_rows.with_cells(write.tensor, cells, values, write.presence)
 
 
 def _own(at: Index) -> Index:

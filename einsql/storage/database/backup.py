@@ -218,7 +218,7 @@ def _payload_size(item: Object) -> int:
     fields = item.relation.fields
     if fields.layout is not None:
         return fields.layout.size
-    if not fields.is_local:
+    if not fields.is_local:  # on sites, or sparse
         return item.relation.nbytes
     return sum(distinct(array).nbytes for array in fields.values())
 

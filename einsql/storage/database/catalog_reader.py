@@ -12,6 +12,7 @@ from einsql.core.value_checks import Check
 from einsql.errors import Error
 from einsql.ir.partition import OnMesh, Partition, Parts
 from einsql.storage.database.directory import Directory
+from einsql.storage.database.layout import read_value
 from einsql.storage.database.layout_reader import MOST, checked_layout, of_type, whole
 from einsql.storage.database.rows import Row, files_of
 from einsql.storage.objects import Damaged, Definition, Object, Tensor
@@ -87,7 +88,7 @@ def _tensor(
         relation=Relation(schema, fields),
         columns=columns,
         partition=_partition(description, len(keys)),
-        default=_default(description["default"]),
+        default=read_value(description["default"]),
         checks=_checks(description.get("checks", ()), schema),
     )
 
@@ -140,9 +141,3 @@ def _partition(description: Mapping[str, Any], keys: int) -> Partition | None:
     if len(numbers) != keys:
         raise ValueError("its PARTITION BY has not one number for each key")
     return Parts(numbers, order)
-
-
-def _default(value: object) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value
-    return float.fromhex(of_type(str, value))

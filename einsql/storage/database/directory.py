@@ -13,15 +13,18 @@ from weakref import WeakValueDictionary
 
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
-from einsql.storage.database.layout import Layout, Segment
+from einsql.storage.database import sparse_payload
+from einsql.storage.database.layout import CSR, Layout, Segment
 from einsql.storage.database.merge import merged_into
 from einsql.storage.database.newer_tiles import changed_tiles
 from einsql.storage.database.payload import Progress, ignore, write_newer, write_payload
 from einsql.storage.database.segment_file import SegmentFile
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.sparse_payload import StoredSparseFields
+from einsql.storage.database.stored import FieldsInFiles, StoredFields
 from einsql.storage.files.drafts import synchronise
 from einsql.storage.files.regular_files import open_regular
 from einsql.storage.objects import Tensor
+from einsql.storage.sparse_fields import sparse_fields_of
 
 MARKER = "einsql"
 """The file that contains the identity of the directory's database."""
@@ -119,11 +122,12 @@ class Directory:
             OperationalError: A segment is damaged, or cannot be written.
         """
         fields = tensor.relation.fields
-        if not isinstance(fields, StoredFields) or len(fields.dirty):
+        has_changes = isinstance(fields, StoredFields) and len(fields.dirty)
+        if not isinstance(fields, FieldsInFiles) or has_changes:
             return self.write(tensor, version, set(), tick)
         path = os.path.join(self.path, fields.layout.base.file)
         with writing(path), open(path, "xb+") as file:
-            base = merged_into(file, fields, tensor.relation.schema, tick)
+            base = merged_into(file, fields, tick)
             os.fsync(file.fileno())
         return Layout(base) if fields.newer else fields.layout
 
@@ -143,6 +147,9 @@ class Directory:
         """
         with self._new_file(tensor, version, pending) as (file, name):
             relation = tensor.relation
+            few = sparse_fields_of(relation.fields)
+            if few is not None:
+                return Layout(sparse_payload.write(file, name, relation.schema, few, tick))
             return Layout(write_payload(file, name, relation.schema, relation.fields, tick))
 
     def rewrite(self, tensor: Tensor, version: int, pending: set[str]) -> Layout | None:
@@ -160,17 +167,20 @@ class Directory:
             OperationalError: A segment is damaged, or cannot be written.
         """
         fields = tensor.relation.fields
-        assert isinstance(fields, StoredFields)
-        if fields.layout.base.tile is None:
+        assert isinstance(fields, FieldsInFiles)
+        base = fields.layout.base
+        if base.tile is None and base.format != CSR:
             return self.write(tensor, version, pending)
         if not fields.newer:
             return None
         with self._new_file(tensor, version, pending) as (file, name):
-            base = merged_into(file, fields, tensor.relation.schema, ignore)
+            base = merged_into(file, fields, ignore)
         return Layout(replace(base, file=name))
 
     def write_changes(self, tensor: Tensor, version: int, pending: set[str]) -> Layout:
         """Writes the tiles of a stored tensor that a transaction has changed.
+
+        A sparse tensor that has changed has fields without a layout, which `write` writes.
 
         Args:
             tensor: The tensor, whose fields have a layout.
@@ -184,7 +194,9 @@ class Directory:
             OperationalError: A segment is damaged, or cannot be written.
         """
         fields, schema = tensor.relation.fields, tensor.relation.schema
-        assert isinstance(fields, StoredFields)
+        assert isinstance(fields, FieldsInFiles)
+        if not isinstance(fields, StoredFields):
+            return fields.layout
         if fields.needs_base:
             return self.write(tensor, version, pending)
         change = changed_tiles(fields)
@@ -223,8 +235,11 @@ class Directory:
         finally:
             pending.discard(f"{name}.part")
 
-    def fields(self, layout: Layout, schema: Schema, title: str) -> StoredFields:
+    def fields(self, layout: Layout, schema: Schema, title: str) -> FieldsInFiles:
         """The fields of a tensor's segments; messages use the title."""
+        if layout.base.format == CSR:
+            arrays = sparse_payload.arrays_in(layout.base, schema)
+            return StoredSparseFields(layout, schema, self._segment(layout.base, arrays, title))
         newer = {s.number: self._segment(s, schema, title) for s in layout.newer}
         return StoredFields(layout, schema, self._segment(layout.base, schema, title), newer)
 

@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from einsql.errors import OperationalError
-from einsql.storage.database import rows
+from einsql.storage.database import rows, sparse_payload
 from einsql.storage.database.catalog_reader import Define, object_of
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.payload import Progress
 from einsql.storage.database.rows import Row
-from einsql.storage.fields import LocalFields
+from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.files.drafts import part_file, writing
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage_error
+from einsql.storage.sparse_fields import sparse_fields_of
 
 MANIFEST = "einsql.json"
 """The file that lists the objects."""
@@ -140,5 +141,11 @@ def in_memory(tensor: Tensor, copied: Callable[[np.ndarray], np.ndarray]) -> Ten
     Raises:
         OperationalError: The file of its elements is missing, truncated or damaged.
     """
-    fields = LocalFields({name: copied(a) for name, a in tensor.relation.fields.items()})
+    stored = tensor.relation.fields
+    few = sparse_fields_of(stored)
+    fields: Fields
+    if few is not None:
+        fields = sparse_payload.in_memory(few, copied)
+    else:
+        fields = LocalFields({name: copied(a) for name, a in stored.items()})
     return replace(tensor, relation=replace(tensor.relation, fields=fields))

@@ -16,7 +16,7 @@ from einsql.storage.database.checks import checksums
 from einsql.storage.database.layout import Part, Segment
 from einsql.storage.database.payload import frame_of
 from einsql.storage.database.segment_file import SegmentFile
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.stored import FieldsInFiles
 from einsql.storage.database.tile_grid import TileGrid
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, kind_of
 
@@ -69,8 +69,8 @@ def findings(
         elif isinstance(item, Definition):
             yield from _of_definition(item)
             step(_work(item))
-        elif isinstance(item.relation.fields, StoredFields):
-            for problem in _of_segments(item.relation.fields, item.relation.schema, step):
+        elif isinstance(item.relation.fields, FieldsInFiles):
+            for problem in _of_segments(item.relation.fields, step):
                 if is_current(low, item):
                     yield Finding(item.name, problem, _remedy(item))
 
@@ -110,24 +110,19 @@ def _of_definition(item: Definition) -> Iterator[Finding]:
 # ---- segments
 
 
-def _of_segments(
-    stored: StoredFields, schema: Schema, step: Callable[[int], None]
-) -> Iterator[str]:
+def _of_segments(stored: FieldsInFiles, step: Callable[[int], None]) -> Iterator[str]:
     """The faults of the segments of a tensor, of the newest versions of its tiles."""
     entries = stored.layout.index.entries
     outdated = entries["tile"]
-    yield from _of_file(
-        stored.base, schema, step, lambda part: _base_units(stored.base, part, outdated)
-    )
-    grid = TileGrid(schema.shape, stored.layout.base.tile or ())
+    yield from _of_file(stored.base, step, lambda part: _base_units(stored.base, part, outdated))
+    grid = TileGrid(stored.base.schema.shape, stored.layout.base.tile or ())
     for number, file in stored.newer.items():
         here = entries[entries["segment"] == number]
-        yield from _of_file(file, schema, step, partial(_newer_units, file, grid, here))
+        yield from _of_file(file, step, partial(_newer_units, file, grid, here))
 
 
 def _of_file(
     file: SegmentFile,
-    schema: Schema,
     step: Callable[[int], None],
     units: Callable[[Part], list[_Unit]],
 ) -> Iterator[str]:
@@ -135,7 +130,6 @@ def _of_file(
 
     Args:
         file: The file.
-        schema: Keys and fields.
         step: Callback with the number of bytes after each piece.
         units: Returns the units of a part.
     """
@@ -149,7 +143,7 @@ def _of_file(
         yield f"its payload '{file.path}' cannot be read: {error.strerror}"
         return
     try:
-        for problem in _of_bytes(handle, file.segment, schema, step, units):
+        for problem in _of_bytes(handle, file.segment, file.schema, step, units):
             yield f"its payload '{file.path}' is damaged: {problem}"
     except OSError as error:
         yield f"its payload '{file.path}' cannot be read: {error.strerror}"

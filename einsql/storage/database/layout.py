@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from einsql.core.records import dataclass
+from einsql.core.sparse.matrix import Fill
 from einsql.storage.database.tile_index import TileIndex
+
+DENSE, CSR = "dense", "csr"
+"""Formats: the arrays of the fields, or those of a sparse matrix in CSR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,10 @@ class Segment:
         count: The number of checksums.
         frame: CRC-32 of all bytes outside of the fields' elements, checksums included.
         tile: The extents of its tiles, without those that the end of an axis shortens; None in
-            format 1, which has one row and a checksum for each MiB of a field.
+            format 1 and in CSR, which have one row and a checksum for each MiB of a field.
         number: The number by which the tile index names it; 0 is the base segment.
+        format: `DENSE` or `CSR`.
+        fill: The value of the keys that a CSR segment does not store; None if they are absent.
     """
 
     file: str
@@ -54,14 +60,32 @@ class Segment:
     frame: int
     tile: tuple[int, ...] | None = None
     number: int = 0
+    format: str = DENSE
+    fill: Fill = None
 
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Segment:
-        """The segment from JSON values."""
+        """The segment from JSON values.
+
+        Raises:
+            ValueError: It has an unknown format.
+            TypeError: An entry has another type.
+        """
         parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in description["parts"])
         tile = description.get("tile")
         tile = None if tile is None else tuple(tile)
-        return cls(**{**description, "parts": parts, "tile": tile})
+        fill = read_value(description.get("fill"))
+        segment = cls(**{**description, "parts": parts, "tile": tile, "fill": fill})
+        if segment.format not in (DENSE, CSR):
+            raise ValueError(f"the payload has the format {segment.format!r:.60}")
+        return segment
+
+    def description(self) -> dict[str, Any]:
+        """The segment as JSON values; a dense one has no entries of sparse ones."""
+        values = {**asdict(self), "fill": written_value(self.fill)}
+        if self.format == DENSE:
+            del values["format"], values["fill"]
+        return values
 
     @property
     def rows(self) -> int:
@@ -104,9 +128,9 @@ class Layout:
 
     def description(self) -> dict[str, Any]:
         """The layout as JSON values, without the tile index, of which it has the checksum."""
-        newer = [asdict(s) for s in self.newer]
+        newer = [s.description() for s in self.newer]
         more = {"newer": newer, "index": self.index.checksum} if newer else {}
-        return {**asdict(self.base), **more}
+        return {**self.base.description(), **more}
 
     @classmethod
     def read(cls, description: Mapping[str, Any], chunks: Mapping[int, bytes]) -> Layout:
@@ -122,3 +146,21 @@ class Layout:
         if index.checksum != checksum:
             raise ValueError("the checksum of its tile index is wrong")
         return cls(Segment.read(rest), newer, index)
+
+
+def written_value(value: Fill) -> Any:
+    """A default as a JSON value; floats are hexadecimal."""
+    return value if value is None or isinstance(value, bool | int) else float(value).hex()
+
+
+def read_value(value: object) -> Fill:
+    """A default from a JSON value.
+
+    Raises:
+        TypeError: It is of another type.
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"its row has {value!r:.60} where str belongs")
+    return float.fromhex(value)

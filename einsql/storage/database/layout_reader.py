@@ -10,7 +10,8 @@ import numpy as np
 
 from einsql.core.schema import Schema
 from einsql.storage.database.directory import is_payload
-from einsql.storage.database.layout import Layout, Segment
+from einsql.storage.database.layout import CSR, DENSE, Layout, Segment
+from einsql.storage.database.sparse_payload import arrays_in
 from einsql.storage.database.tile_grid import TileGrid
 from einsql.storage.database.units import stored_shape, units_of
 
@@ -59,8 +60,12 @@ def checked_layout(
         KeyError: An entry is missing.
     """
     layout = Layout.read(description, chunks)
-    for segment in (layout.base, *layout.newer):
+    segments = (layout.base, *layout.newer)
+    for segment in segments:
         _check_types(segment)
+    if layout.base.format == CSR:
+        schema = arrays_in(layout.base, schema)
+    for segment in segments:
         if not is_payload(segment.file):
             raise ValueError(f"{segment.file!r} is no payload's name")
         if [p.name for p in segment.parts] != [f.name for f in schema.fields]:
@@ -73,6 +78,7 @@ def checked_layout(
 
 def _check_types(segment: Segment) -> None:
     of_type(str, segment.file)
+    of_type(str, segment.format)
     for number in (segment.size, segment.sums, segment.count, segment.frame):
         whole(number, -MOST)
     for number in (segment.number, *(segment.tile or ())):
@@ -84,7 +90,7 @@ def _check_types(segment: Segment) -> None:
 
 
 def _check_base(base: Segment, schema: Schema) -> None:
-    for part in base.parts:
+    for part in base.parts if base.format == DENSE else ():
         extents = zip(part.shape, schema.shape, strict=True)
         if any(stored not in (1, extent) for stored, extent in extents):
             raise ValueError(f"the payload has no {part.name} of that shape")
@@ -122,7 +128,7 @@ def _check_newer(layout: Layout, schema: Schema) -> None:
     base, entries = layout.base, layout.index.entries
     numbers = [s.number for s in layout.newer]
     is_full = all(p.shape == schema.shape for p in base.parts)
-    if base.tile is None or not is_full or len({*numbers, 0}) <= len(numbers):
+    if base.format == CSR or base.tile is None or not is_full or len({*numbers, 0}) <= len(numbers):
         raise ValueError("its newer tiles do not fit the payload")
     grid = TileGrid(schema.shape, base.tile)
     if not (np.isin(entries["segment"], numbers).all() and (entries["tile"] < grid.count).all()):

@@ -8,12 +8,11 @@ from typing import IO
 
 import numpy as np
 
-from einsql.core.schema import Schema
 from einsql.storage.database.checks import checksums
 from einsql.storage.database.layout import Part, Segment
 from einsql.storage.database.payload import SLAB, Progress, frame_of, with_frame
 from einsql.storage.database.segment_file import FRAME
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.stored import FieldsInFiles
 from einsql.storage.database.tile_grid import TileGrid
 from einsql.storage.database.units import Units
 from einsql.storage.files.drafts import write_all
@@ -22,13 +21,12 @@ Read = Callable[[int, int], bytes]
 """Reads a number of bytes at an offset."""
 
 
-def merged_into(file: IO[bytes], fields: StoredFields, schema: Schema, tick: Progress) -> Segment:
+def merged_into(file: IO[bytes], fields: FieldsInFiles, tick: Progress) -> Segment:
     """Copies the base segment into another file; each tile is verified before its copy.
 
     Args:
         file: An empty file, open for writing and reading.
         fields: The stored fields, without changes that are not committed.
-        schema: The types of the fields.
         tick: Callback with the number of bytes after each piece; raises to cancel.
 
     Returns:
@@ -38,11 +36,11 @@ def merged_into(file: IO[bytes], fields: StoredFields, schema: Schema, tick: Pro
         OperationalError: A segment is missing, truncated or damaged.
         OSError: The file cannot be written.
     """
-    base, target = fields.base.segment, file.fileno()
+    base, schema, target = fields.base.segment, fields.base.schema, file.fileno()
     with ExitStack() as stack:
         read = stack.enter_context(fields.base.reading())
         reads = {n: stack.enter_context(s.reading()) for n, s in fields.newer.items()}
-        newer = _Newer(fields, schema, reads)
+        newer = _Newer(fields, reads)
 
         def copied(lo: int, hi: int) -> bytes:
             between = read(lo, hi - lo)
@@ -90,11 +88,11 @@ class _Newer:
         places: The number of elements before each tile in its segment, the segment, and the row.
     """
 
-    def __init__(self, fields: StoredFields, schema: Schema, reads: Mapping[int, Read]) -> None:
+    def __init__(self, fields: FieldsInFiles, reads: Mapping[int, Read]) -> None:
         entries = fields.layout.index.entries.tolist()
         self.places = {tile: (start, number, row) for tile, start, number, row in entries}
         self._segments = fields.newer
-        self._grid = TileGrid(schema.shape, fields.layout.base.tile or ())
+        self._grid = TileGrid(fields.base.schema.shape, fields.layout.base.tile or ())
         self._reads = reads
 
     def read(self, tile: int, name: str, size: int) -> tuple[bytes, int]:

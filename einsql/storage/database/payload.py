@@ -5,6 +5,9 @@ the end value of each key, the format of the tile, the elements of each field, a
 A field is a column of fixed-shape tensors, or of lists where its tiles have several shapes. So
 the elements of adjacent tiles adjoin, and a base segment has those of a field in C order. The
 catalog contains the offsets of the elements, so that reading needs no Arrow.
+
+A sparse tensor is one row of format CSR. Its columns have a list for each array of the matrix, and
+its checksums are those of each MiB of each array.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ import numpy as np
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
+from einsql.core.sparse.matrix import Fill
 from einsql.storage.array_ownership import distinct
-from einsql.storage.database.checks import RunningChecksums
-from einsql.storage.database.layout import Part, Segment
+from einsql.storage.database.checks import CHUNK, RunningChecksums
+from einsql.storage.database.layout import CSR, DENSE, Part, Segment
 from einsql.storage.database.tile_grid import TileGrid, tile_shape
 from einsql.storage.fields import Fields
 from einsql.storage.files.drafts import write_all
@@ -40,11 +44,11 @@ else:  # loaded with the first payload
 SLAB = 2**26
 """Bytes that are reordered, or fetched from other sites, at once."""
 SUMS = ".checksums"
-"""The column of the checksums of each row, one for each field; not a valid field name."""
+"""The column of the checksums of each row; not a valid field name."""
 END = ".end."
 """Begins the name of the column with the end of a tile along a key."""
 KIND = ".format"
-"""The column of the format of each tile: "dense"."""
+"""The column of the format of each tile: "dense" or "csr"."""
 
 Progress = Callable[[int], None]
 """Callback with the number of bytes after each piece; raises to cancel."""
@@ -61,10 +65,19 @@ class _Rows:
     Attributes:
         boxes: The positions of their tiles: int64 (rows, keys, 2).
         sizes: The number of elements of each row by field: int64 (rows,).
+        format: `DENSE` or `CSR`.
     """
 
     boxes: np.ndarray
     sizes: Mapping[str, np.ndarray]
+    format: str = DENSE
+
+    def units(self, name: str, itemsize: int) -> list[int]:
+        """The bytes of each part of a field that has a checksum."""
+        nbytes: list[int] = (self.sizes[name] * itemsize).tolist()
+        if self.format == DENSE:
+            return nbytes
+        return [min(CHUNK, size - at) for size in nbytes for at in range(0, size, CHUNK)]
 
 
 def write_payload(
@@ -109,6 +122,39 @@ def write_payload(
         tile=grid.tile,
     )
     return _written(file, segment, schema, _Rows(boxes, sizes), slabs, tick)
+
+
+def write_csr(
+    file: IO[bytes],
+    name: str,
+    schema: Schema,
+    arrays: Mapping[str, np.ndarray],
+    fill: Fill,
+    tick: Progress = ignore,
+) -> Segment:
+    """Writes the arrays of a sparse matrix as a segment.
+
+    Args:
+        file: An empty file, open for writing and reading.
+        name: Its final name.
+        schema: The keys of the tensor, and the arrays as its fields.
+        arrays: The arrays, each with one axis.
+        fill: See `Segment`.
+        tick: Callback with the number of bytes after each piece.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written.
+    """
+    boxes = np.array([[(0, k.extent) for k in schema.keys]], np.int64)
+    sizes = {f.name: np.array([len(arrays[f.name])]) for f in schema.fields}
+    rows = _Rows(boxes, sizes, CSR)
+    parts, count = list[Part](), 0
+    for f in schema.fields:
+        parts.append(Part(f.name, 0, arrays[f.name].shape, count))
+        count += len(rows.units(f.name, f.dtype.numpy.itemsize))
+    segment = Segment(name, 0, tuple(parts), sums=0, count=count, frame=0, format=CSR, fill=fill)
+    slabs = ((f.name, data) for f in schema.fields for data in _ordered(arrays[f.name]))
+    return _written(file, segment, schema, rows, slabs, tick)
 
 
 def write_newer(
@@ -170,10 +216,9 @@ def _written(
         slabs: Fields with their next bytes.
         tick: Callback with the number of bytes after each piece.
     """
-    starts, at = _begin(file, schema, rows)
+    starts, at = _begin(file, schema, rows, segment.count)
     itemsize = {f.name: f.dtype.numpy.itemsize for f in schema.fields}
-    units = {f: (sizes * itemsize[f]).tolist() for f, sizes in rows.sizes.items()}
-    sums = {field: RunningChecksums(sizes) for field, sizes in units.items()}
+    sums = {name: RunningChecksums(rows.units(name, itemsize[name])) for name in rows.sizes}
     ends = dict(starts)
     for field, data in slabs:
         write_all(file.fileno(), data, ends[field])
@@ -182,8 +227,12 @@ def _written(
         tick(len(data))
     for running in sums.values():
         running.finish()
-    checks = np.array([s.checksums for s in sums.values()], "<u4").T
-    write_all(file.fileno(), np.ascontiguousarray(checks).reshape(-1).view(np.uint8).data, at)
+    listed = [np.array(s.checksums, "<u4") for s in sums.values()]
+    # Dense rows have the checksum of each field in turn.
+    checks = (
+        np.stack(listed, axis=-1).reshape(-1) if rows.format == DENSE else np.concatenate(listed)
+    )
+    write_all(file.fileno(), checks.view(np.uint8).data, at)
     segment = replace(
         segment,
         size=os.fstat(file.fileno()).st_size,
@@ -222,8 +271,8 @@ def frame_of(segment: Segment, schema: Schema, read: Any) -> int:
     return zlib.crc32(read(end, segment.size), crc)
 
 
-def _begin(file: IO[bytes], schema: Schema, rows: _Rows) -> tuple[dict[str, int], int]:
-    """Writes everything except elements and checksums; returns the offsets of both."""
+def _begin(file: IO[bytes], schema: Schema, rows: _Rows, checks: int) -> tuple[dict[str, int], int]:
+    """Writes everything except elements and a number of checksums; returns the offsets of both."""
     import pyarrow as pa  # imported when used: takes 60 ms, and only writing needs it
 
     many = len(rows.boxes)
@@ -234,15 +283,15 @@ def _begin(file: IO[bytes], schema: Schema, rows: _Rows) -> tuple[dict[str, int]
             (END + key.name, rows.boxes[:, n, 1]),
         ):
             columns.append((pa.field(title, pa.int64()), pa.array(bounds + key.lo)))
-    columns.append((pa.field(KIND, pa.string()), pa.array(["dense"] * many, pa.string())))
+    columns.append((pa.field(KIND, pa.string()), pa.array([rows.format] * many, pa.string())))
     bodies = []
     for f in schema.fields:
         element, sizes = arrow.element_type(f.dtype), rows.sizes[f.name]
         bodies.append(room(max(64, int(sizes.sum()) * f.dtype.numpy.itemsize)))
-        column = _column(element, rows.boxes, sizes, bodies[-1])
+        column = _column(element, rows, sizes, bodies[-1])
         columns.append((pa.field(f.name, column.type, metadata=arrow_metadata(f.dtype)), column))
-    bodies.append(room(max(64, 4 * many * len(schema.fields))))
-    each = np.full(many, len(schema.fields), np.int64)
+    bodies.append(room(max(64, 4 * checks)))
+    each = np.full(many, checks // max(1, many), np.int64)
     sums = _list(pa.uint32(), each, bodies[-1])
     columns.append((pa.field(SUMS, sums.type), sums))
     sink = Holes(file, bodies)
@@ -257,10 +306,11 @@ def _begin(file: IO[bytes], schema: Schema, rows: _Rows) -> tuple[dict[str, int]
     return dict(zip(names, starts[:-1], strict=True)), starts[-1]
 
 
-def _column(
-    element: pa.DataType, boxes: np.ndarray, sizes: np.ndarray, body: pa.Buffer
-) -> pa.Array:
-    """A column of tensors if all tiles have one shape, else of lists."""
+def _column(element: pa.DataType, rows: _Rows, sizes: np.ndarray, body: pa.Buffer) -> pa.Array:
+    """A column of tensors if all rows are dense tiles of one shape, else of lists."""
+    if rows.format != DENSE:
+        return _list(element, sizes, body)
+    boxes = rows.boxes
     shapes = boxes[:, :, 1] - boxes[:, :, 0]
     shape = tuple(shapes[0].tolist()) if len(shapes) else ()
     if not len(shapes) or (shapes != shapes[0]).any() or (sizes != prod(shape)).any():

@@ -14,7 +14,7 @@ from einsql.core.records import dataclass
 from einsql.core.value_checks import Check
 from einsql.errors import OperationalError
 from einsql.ir.partition import OnMesh, Partition
-from einsql.storage.database.layout import Layout
+from einsql.storage.database.layout import Layout, written_value
 from einsql.storage.objects import Definition, Object, Tensor
 
 if TYPE_CHECKING:
@@ -240,7 +240,6 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         return Row(name=name, version=version, kind=item.kind, description=json.dumps(description))
     assert layout is not None
     schema = item.relation.schema
-    default = item.default
     description = {
         "name": item.name,
         "keys": [(k.name, k.lo, k.hi) for k in schema.keys],
@@ -248,9 +247,7 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         "columns": item.columns,
         **_partition(item.partition),
         **_checks(item.checks),
-        "default": default
-        if default is None or isinstance(default, bool | int)
-        else float(default).hex(),
+        "default": written_value(item.default),
         "payload": layout.description(),
     }
     return Row(name, version, "tensor", json.dumps(description), chunks=layout.index.chunks)

@@ -52,6 +52,7 @@ class SegmentFile:
     Attributes:
         segment: The catalog's description of the file.
         path: The file's path.
+        schema: The keys and the arrays in the file; those of CSR have one key, the element.
         is_mapped: Whether the file is mapped, so that it may be unlinked.
     """
 
@@ -61,13 +62,13 @@ class SegmentFile:
         Args:
             path: The file's path.
             segment: The catalog's description of the file.
-            schema: The keys and fields.
+            schema: See the class.
             title: The tensor's name, for messages.
         """
         self.path = path
         self.segment = segment
         self.is_mapped = False
-        self._schema = schema
+        self.schema = schema
         self._title = title
         self._memory: mmap.mmap | None = None
         self._mapping = threading.Lock()
@@ -76,7 +77,7 @@ class SegmentFile:
     @cached_property
     def units(self) -> dict[str, Units]:
         """The units of each field; of a segment with all elements only."""
-        return {p.name: units_of(self.segment, p, self._schema) for p in self.segment.parts}
+        return {p.name: units_of(self.segment, p, self.schema) for p in self.segment.parts}
 
     @property
     def memory(self) -> mmap.mmap:
@@ -108,7 +109,7 @@ class SegmentFile:
 
     def array(self, part: Part) -> np.ndarray:
         """The elements of a field in the file, unverified."""
-        dtype = self._schema.dtype(part.name).numpy
+        dtype = self.schema.dtype(part.name).numpy
         return np.ndarray(part.shape, dtype, self.memory, part.offset)
 
     def piece(self, part: Part, start: int, stop: int, row: int) -> np.ndarray | None:
@@ -120,7 +121,7 @@ class SegmentFile:
             stop: The number of elements before the end.
             row: The number of the row that has these elements and no others.
         """
-        dtype = self._schema.dtype(part.name).numpy
+        dtype = self.schema.dtype(part.name).numpy
         elements = np.ndarray(
             (stop - start,), dtype, self.memory, part.offset + start * dtype.itemsize
         )
@@ -174,7 +175,7 @@ class SegmentFile:
                 memory = mmap.mmap(file.fileno(), segment.size, access=mmap.ACCESS_READ)
             except OSError as error:
                 raise self.unreadable(error) from None
-        if frame_of(segment, self._schema, lambda lo, hi: memory[lo:hi]) != segment.frame:
+        if frame_of(segment, self.schema, lambda lo, hi: memory[lo:hi]) != segment.frame:
             raise self.damaged(FRAME)
         return memory
 
@@ -233,7 +234,7 @@ class SegmentFile:
 
     def itemsize(self, part: Part) -> int:
         """The bytes of an element of a field."""
-        return self._schema.dtype(part.name).numpy.itemsize
+        return self.schema.dtype(part.name).numpy.itemsize
 
     # ---- errors
 
@@ -263,9 +264,9 @@ class SegmentFile:
 
     def keys_of(self, part: Part, unit: int) -> str:
         """The keys of a unit, as text."""
-        return unit_text(self.units[part.name], self._schema, unit)
+        return unit_text(self.units[part.name], self.schema, unit)
 
     def keys_in(self, grid: TileGrid, tile: int) -> str:
         """The keys of a tile of a grid, as text."""
         (box,) = grid.boxes(np.array([tile]))
-        return box_text(self._schema, box[:, 0].tolist(), (box[:, 1] - 1).tolist())
+        return box_text(self.schema, box[:, 0].tolist(), (box[:, 1] - 1).tolist())

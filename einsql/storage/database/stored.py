@@ -23,19 +23,33 @@ tiles of 1 MiB, benchmarks/tiles.py).
 """
 
 
-class StoredFields(RemoteFields):
+class FieldsInFiles(RemoteFields):
+    """The fields of a version of a tensor in segments.
+
+    Attributes:
+        layout: The description of the committed version.
+        base: The segment with all elements.
+        newer: The segments with newer versions of tiles, by number; none of a sparse tensor.
+    """
+
+    layout: Layout
+    base: SegmentFile
+    newer: Mapping[int, SegmentFile]
+
+    @property
+    def segments(self) -> tuple[SegmentFile, ...]:
+        """All files."""
+        return (self.base, *self.newer.values())
+
+
+class StoredFields(FieldsInFiles):
     """The fields of a version of a tensor in segments, with changes that are not committed.
 
     Reading a field verifies all of it; `verified`, `part` and `window` verify only a box.
 
     Attributes:
-        layout: The description of the committed version.
-        base: The segment with all tiles.
-        newer: The segments with newer versions of tiles, by number.
         memory: The tiles in private memory, if any are newer than the base segment.
     """
-
-    layout: Layout
 
     def __init__(
         self,
@@ -69,11 +83,6 @@ class StoredFields(RemoteFields):
     def local(self) -> Mapping[str, np.ndarray]:
         """The arrays, if the files are mapped."""
         return self._arrays
-
-    @property
-    def segments(self) -> tuple[SegmentFile, ...]:
-        """All files."""
-        return (self.base, *self.newer.values())
 
     def __getitem__(self, name: str) -> np.ndarray:
         array = self._mapped()[name]
