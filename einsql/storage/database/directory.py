@@ -118,9 +118,9 @@ class Directory:
         Raises:
             OperationalError: A segment is damaged, or cannot be written.
         """
-        fields = tensor.relation.fields
-        if not isinstance(fields, StoredFields) or len(fields.dirty):
+        if tensor.relation.fields.layout is None or len(_stored(tensor).dirty):
             return self.write(tensor, version, set(), tick)
+        fields = _stored(tensor)
         path = os.path.join(self.path, fields.layout.base.file)
         with writing(path), open(path, "xb+") as file:
             base = merged_into(file, fields, tensor.relation.schema, tick)
@@ -159,8 +159,7 @@ class Directory:
         Raises:
             OperationalError: A segment is damaged, or cannot be written.
         """
-        fields = tensor.relation.fields
-        assert isinstance(fields, StoredFields)
+        fields = _stored(tensor)
         if fields.layout.base.tile is None:
             return self.write(tensor, version, pending)
         if not fields.newer:
@@ -183,8 +182,7 @@ class Directory:
         Raises:
             OperationalError: A segment is damaged, or cannot be written.
         """
-        fields, schema = tensor.relation.fields, tensor.relation.schema
-        assert isinstance(fields, StoredFields)
+        fields, schema = _stored(tensor), tensor.relation.schema
         if fields.needs_base:
             return self.write(tensor, version, pending)
         change = changed_tiles(fields)
@@ -294,6 +292,13 @@ class Directory:
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)
+
+
+def _stored(tensor: Tensor) -> StoredFields:
+    """The fields of a tensor with a layout."""
+    fields = tensor.relation.fields
+    assert isinstance(fields, StoredFields)
+    return fields
 
 
 def is_payload(name: str) -> bool:

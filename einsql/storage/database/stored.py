@@ -75,6 +75,11 @@ class StoredFields(RemoteFields):
         """All files."""
         return (self.base, *self.newer.values())
 
+    @property
+    def unmapped(self) -> frozenset[str]:
+        """See `Fields.unmapped`."""
+        return frozenset(s.segment.file for s in self.segments if not s.is_mapped)
+
     def __getitem__(self, name: str) -> np.ndarray:
         array = self._mapped()[name]
         if not self._verified:
