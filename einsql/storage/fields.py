@@ -57,6 +57,11 @@ class Fields(Mapping[str, np.ndarray]):
     layout: Layout | None = None
     summands: Summands | None = None
 
+    @property
+    def unmapped(self) -> frozenset[str]:
+        """The names of the segments that must stay until they are mapped."""
+        return frozenset()
+
     def local(self) -> Mapping[str, np.ndarray]:
         """Returns the arrays that are already in this process's memory."""
         return {}

@@ -121,10 +121,9 @@ class Directory:
         Raises:
             OperationalError: A segment is damaged, or cannot be written.
         """
-        fields = tensor.relation.fields
-        has_changes = isinstance(fields, StoredFields) and len(fields.dirty)
-        if not isinstance(fields, FieldsInFiles) or has_changes:
+        if tensor.relation.fields.layout is None or len(_stored(tensor).dirty):
             return self.write(tensor, version, set(), tick)
+        fields = _stored(tensor)
         path = os.path.join(self.path, fields.layout.base.file)
         with writing(path), open(path, "xb+") as file:
             base = merged_into(file, fields, tick)
@@ -166,8 +165,7 @@ class Directory:
         Raises:
             OperationalError: A segment is damaged, or cannot be written.
         """
-        fields = tensor.relation.fields
-        assert isinstance(fields, FieldsInFiles)
+        fields = _stored(tensor)
         base = fields.layout.base
         if base.tile is None and base.format != CSR:
             return self.write(tensor, version, pending)
@@ -193,10 +191,7 @@ class Directory:
         Raises:
             OperationalError: A segment is damaged, or cannot be written.
         """
-        fields, schema = tensor.relation.fields, tensor.relation.schema
-        assert isinstance(fields, FieldsInFiles)
-        if not isinstance(fields, StoredFields):
-            return fields.layout
+        fields, schema = _stored(tensor), tensor.relation.schema
         if fields.needs_base:
             return self.write(tensor, version, pending)
         change = changed_tiles(fields)
@@ -309,6 +304,13 @@ class Directory:
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)
+
+
+def _stored(tensor: Tensor) -> FieldsInFiles:
+    """The fields of a tensor with a layout."""
+    fields = tensor.relation.fields
+    assert isinstance(fields, FieldsInFiles)
+    return fields
 
 
 def is_payload(name: str) -> bool:

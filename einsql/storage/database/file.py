@@ -29,9 +29,9 @@ from einsql.storage.database.duckdb_file import (
 from einsql.storage.database.layout import Layout
 from einsql.storage.database.memory import Database, State, Written
 from einsql.storage.database.rows import Row
-from einsql.storage.database.stored import FieldsInFiles
 from einsql.storage.duckdb.connection import names
 from einsql.storage.duckdb.failures import is_cancelled
+from einsql.storage.fields import Fields
 from einsql.storage.objects import Damaged, Object, Tensor
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class FileDatabase(Database):
         self._directory = Directory(self.real)
         self._sessions: WeakSet[object] = WeakSet()
         self._pending: set[str] = set()
-        self._held: WeakValueDictionary[int, FieldsInFiles] = WeakValueDictionary()
+        self._held: WeakValueDictionary[int, Fields] = WeakValueDictionary()
         self._rows: dict[str, Row] = {}
         self._leaving: set[str] = set()
         """Payloads of earlier commits that a snapshot still used at the last sweep."""
@@ -326,7 +326,7 @@ class FileDatabase(Database):
                 objects[low] = before[low]
                 continue
             objects[low] = item = object_of(row, self._directory, self._define)
-            if isinstance(item, Tensor) and isinstance(item.relation.fields, FieldsInFiles):
+            if isinstance(item, Tensor):
                 self._held[id(item.relation.fields)] = item.relation.fields
         newest = max((r.version for r in stored_rows.values()), default=0)
         # In this order: rows that came first would hide from `_reread` that the state is old.
@@ -360,8 +360,7 @@ class FileDatabase(Database):
         return kept
 
     def _unopened(self) -> set[str]:
-        segments = (s for f in self._held.values() for s in f.segments)
-        return {s.segment.file for s in segments if not s.is_mapped}
+        return {name for f in self._held.values() for name in f.unmapped}
 
     def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
         """Verifies the newest commit on the disk, with every payload.

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.storage.database.layout import Layout, Segment
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.stored import FieldsInFiles
 from einsql.storage.database.tile_index import ENTRY
 from einsql.storage.database.tile_memory import TileMemory
 
@@ -59,7 +59,7 @@ class NewerTiles:
         return Layout(layout.base, (*kept, segment), layout.index.with_entries(entries))
 
 
-def changed_tiles(fields: StoredFields) -> NewerTiles | None:
+def changed_tiles(fields: FieldsInFiles) -> NewerTiles | None:
     """The tiles that a commit of stored fields writes; None if none has changed."""
     tiles = fields.dirty
     if not len(tiles) or fields.memory is None:

@@ -30,25 +30,44 @@ class FieldsInFiles(RemoteFields):
         layout: The description of the committed version.
         base: The segment with all elements.
         newer: The segments with newer versions of tiles, by number; none of a sparse tensor.
+        memory: The tiles in private memory, if any have changed or are newer than the base segment.
     """
 
     layout: Layout
     base: SegmentFile
     newer: Mapping[int, SegmentFile]
+    memory: TileMemory | None = None
 
     @property
     def segments(self) -> tuple[SegmentFile, ...]:
         """All files."""
         return (self.base, *self.newer.values())
 
+    @property
+    def unmapped(self) -> frozenset[str]:
+        """See `Fields.unmapped`."""
+        return frozenset(s.segment.file for s in self.segments if not s.is_mapped)
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether a commit of the changes should write a new base segment."""
+        if self.memory is None:
+            return False
+        newer = self.memory.dirty.copy()
+        newer[self.layout.index.entries["tile"]] = True
+        many = int(np.count_nonzero(newer)) > len(newer) // REWRITTEN
+        return many and bool(self.memory.dirty.any())
+
+    @property
+    def dirty(self) -> np.ndarray:
+        """The numbers of the tiles with changes that are not committed."""
+        return np.zeros(0, np.int64) if self.memory is None else np.flatnonzero(self.memory.dirty)
+
 
 class StoredFields(FieldsInFiles):
-    """The fields of a version of a tensor in segments, with changes that are not committed.
+    """The fields of a dense tensor in segments, with changes that are not committed.
 
     Reading a field verifies all of it; `verified`, `part` and `window` verify only a box.
-
-    Attributes:
-        memory: The tiles in private memory, if any are newer than the base segment.
     """
 
     def __init__(
@@ -163,21 +182,6 @@ class StoredFields(FieldsInFiles):
         return arrays
 
     # ---- changes
-
-    @property
-    def needs_base(self) -> bool:
-        """Whether a commit of the changes should write a new base segment."""
-        if self.memory is None:
-            return False
-        newer = self.memory.dirty.copy()
-        newer[self.layout.index.entries["tile"]] = True
-        many = int(np.count_nonzero(newer)) > len(newer) // REWRITTEN
-        return many and bool(self.memory.dirty.any())
-
-    @property
-    def dirty(self) -> np.ndarray:
-        """The numbers of the tiles with changes that are not committed."""
-        return np.zeros(0, np.int64) if self.memory is None else np.flatnonzero(self.memory.dirty)
 
     def in_place(
         self, names: Sequence[str], at: Index, flat: bool, since: object
