@@ -122,17 +122,24 @@ def test_storage_never_changes_an_answer(sql: str, stored: list[Any]) -> None:
     wanted = answer(duck, sql)
     assert answer(dense, sql) == wanted
     assert answer(few, sql) == wanted
+    for sites in (2, 3):
+        few.execute(f"SET sites = {sites}")
+        assert answer(few, sql) == wanted
+    few.execute("SET sites = 1")
 
 
 @pytest.mark.parametrize("sql", CHANGES)
 def test_changes_have_the_same_effect(sql: str) -> None:
     cons = [connected(rows(), storage) for storage in (None, "DENSE", "SPARSE")]
     duck, dense, few = cons
-    counts = {con.execute(sql).rowcount for con in cons[1:]}
+    placed = connected(rows(), "SPARSE")
+    placed.execute("SET sites = 2")
+    counts = {con.execute(sql).rowcount for con in (*cons[1:], placed)}
     duck.execute(sql)
     wanted = answer(duck, "FROM t")
     assert answer(dense, "SELECT * FROM t") == wanted
     assert answer(few, "SELECT * FROM t") == wanted
+    assert answer(placed, "SELECT * FROM t") == wanted
     assert len(counts) == 1
     assert storage_of(few) == "sparse"
 
@@ -244,5 +251,12 @@ def test_scipy_in_and_out() -> None:
     ):
         with pytest.raises(einsql.InterfaceError):
             con.execute(sql).fetch_scipy()
+    own = sparse.csr_array(found)
+    con.register("own", own, dims=("j", "i"))
+    con.execute("CREATE TENSOR kept AS SELECT i, j, val FROM own WHERE i < 99")
+    con.execute("CREATE TENSOR same AS SELECT j, i, val FROM own")
+    before = [answer(con, f"SELECT * FROM {name}") for name in ("kept", "same")]
+    own.data[:] = 9
+    assert [answer(con, f"SELECT * FROM {name}") for name in ("kept", "same")] == before
     with pytest.raises(einsql.InterfaceError, match="no format"):
         con.execute("SELECT * FROM t").fetch_scipy("qr")
