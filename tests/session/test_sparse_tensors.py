@@ -51,8 +51,11 @@ STATEMENTS = (
     "AND a.i = c.i",
     "SELECT a.i, SUM(b.val) AS s FROM t AS a JOIN t AS b ON a.i = b.i GROUP BY a.i",
     "SELECT val FROM t WHERE i = 4",
+    "SELECT a.i, a.j, b.i AS k, b.j AS l, a.val FROM t AS a, t AS b "
+    "WHERE a.val > 1.5 AND b.val > 1.5",
     "SELECT i, SUM(val) OVER (PARTITION BY i) AS s, j FROM t",
     "SELECT i, MEDIAN(val) AS m FROM t GROUP BY i",
+    "SELECT i, j, MEDIAN(val) AS m, COUNT(*) AS n FROM t GROUP BY i, j",
     "SELECT i, j, val FROM t ORDER BY val DESC, i, j LIMIT 5",
     "SELECT t.i, names.name, t.val FROM t JOIN names ON names.id = t.i",
     "SELECT i // 4 AS g, SUM(val) AS s FROM t GROUP BY i // 4",

@@ -67,8 +67,8 @@ def over_elements(
         The runner, or None. It returns an `Elements` for a node that is sparse.
     """
     driving = stored_operands(node)
-    if not driving:
-        return None
+    if not driving or not (node.sparse or all(o.reduction for o in node.outputs)):
+        return None  # a map to an array has as many points as the array
     joined = None if node.sparse else find(node)
     if joined is not None and over_stored(node, joined, compile_node) is not None:
         return None
@@ -189,8 +189,10 @@ class _Elements:
         for o in self.node.outputs:
             if o.name == PRESENT and o.args == (TRUE,):
                 continue
-            (arg,) = o.args
-            if not isinstance(arg, Value) or arg.operand != number or arg.field == PRESENT:
+            arg = o.args[0]
+            if o.reduction is not None or not isinstance(arg, Value):
+                return None
+            if arg.operand != number or arg.field == PRESENT:
                 return None
             stored = fields.taken(arg.field).values
             values[o.name] = stored if shared else stored[elements]
