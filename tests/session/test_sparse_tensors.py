@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -263,3 +264,18 @@ def test_scipy_in_and_out() -> None:
     assert [answer(con, f"SELECT * FROM {name}") for name in ("kept", "same")] == before
     with pytest.raises(einsql.InterfaceError, match="no format"):
         con.execute("SELECT * FROM t").fetch_scipy("qr")
+
+
+def test_copy_keeps_the_storage(tmp_path: Path) -> None:
+    con = connected(rows(), "SPARSE")
+    con.execute(f"COPY t TO '{tmp_path}/t.csv'")
+    con.execute(f"CREATE TENSOR z (i DIM({ROWS}), j DIM({COLUMNS}), val DOUBLE) STORAGE SPARSE")
+    assert con.execute(f"COPY z FROM '{tmp_path}/t.csv'").rowcount == len(rows())
+    assert answer(con, "SELECT * FROM z") == answer(con, "SELECT * FROM t")
+    assert storage_of(con, "z") == "sparse"
+    with pytest.raises(einsql.IntegrityError, match="exists in z"):
+        con.execute(f"COPY z FROM '{tmp_path}/t.csv'")
+    (tmp_path / "twice.csv").write_text("i,j,val\n1,1,2\n1,1,3\n")
+    con.execute("DELETE FROM z")
+    with pytest.raises(einsql.IntegrityError, match="is twice in"):
+        con.execute(f"COPY z FROM '{tmp_path}/twice.csv'")
