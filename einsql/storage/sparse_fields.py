@@ -61,6 +61,11 @@ class SparseFields(RemoteFields, Sparse):
         return (self.name, *self._more)
 
     @property
+    def is_constant(self) -> bool:  # type: ignore[override] # depends on the matrix
+        """Whether the matrix is constant."""
+        return self.owner is None
+
+    @property
     def is_detached(self) -> bool:  # type: ignore[override] # depends on the matrix
         """Whether the elements stay unchanged: the matrix is constant."""
         return self.owner is None
@@ -93,9 +98,7 @@ class SparseFields(RemoteFields, Sparse):
         """Returns the present elements as fields that do not change with the caller's matrix."""
         if self.owner is None:
             return self
-        matrix = self.taken()
-        copied = (a.copy() for a in (matrix.starts, matrix.columns, matrix.values))
-        return SparseFields(Compressed(self.shape, *copied), self.turned, self.fill, self.name)
+        return SparseFields(self.taken().copied(), self.turned, self.fill, self.name)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return dense_array(self, name)

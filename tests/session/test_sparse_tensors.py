@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -51,8 +52,11 @@ STATEMENTS = (
     "AND a.i = c.i",
     "SELECT a.i, SUM(b.val) AS s FROM t AS a JOIN t AS b ON a.i = b.i GROUP BY a.i",
     "SELECT val FROM t WHERE i = 4",
+    "SELECT a.i, a.j, b.i AS k, b.j AS l, a.val FROM t AS a, t AS b "
+    "WHERE a.val > 1.5 AND b.val > 1.5",
     "SELECT i, SUM(val) OVER (PARTITION BY i) AS s, j FROM t",
     "SELECT i, MEDIAN(val) AS m FROM t GROUP BY i",
+    "SELECT i, j, MEDIAN(val) AS m, COUNT(*) AS n FROM t GROUP BY i, j",
     "SELECT i, j, val FROM t ORDER BY val DESC, i, j LIMIT 5",
     "SELECT t.i, names.name, t.val FROM t JOIN names ON names.id = t.i",
     "SELECT i // 4 AS g, SUM(val) AS s FROM t GROUP BY i // 4",
@@ -122,17 +126,24 @@ def test_storage_never_changes_an_answer(sql: str, stored: list[Any]) -> None:
     wanted = answer(duck, sql)
     assert answer(dense, sql) == wanted
     assert answer(few, sql) == wanted
+    for sites in (2, 3):
+        few.execute(f"SET sites = {sites}")
+        assert answer(few, sql) == wanted
+    few.execute("SET sites = 1")
 
 
 @pytest.mark.parametrize("sql", CHANGES)
 def test_changes_have_the_same_effect(sql: str) -> None:
     cons = [connected(rows(), storage) for storage in (None, "DENSE", "SPARSE")]
     duck, dense, few = cons
-    counts = {con.execute(sql).rowcount for con in cons[1:]}
+    placed = connected(rows(), "SPARSE")
+    placed.execute("SET sites = 2")
+    counts = {con.execute(sql).rowcount for con in (*cons[1:], placed)}
     duck.execute(sql)
     wanted = answer(duck, "FROM t")
     assert answer(dense, "SELECT * FROM t") == wanted
     assert answer(few, "SELECT * FROM t") == wanted
+    assert answer(placed, "SELECT * FROM t") == wanted
     assert len(counts) == 1
     assert storage_of(few) == "sparse"
 
@@ -244,5 +255,27 @@ def test_scipy_in_and_out() -> None:
     ):
         with pytest.raises(einsql.InterfaceError):
             con.execute(sql).fetch_scipy()
+    own = sparse.csr_array(found)
+    con.register("own", own, dims=("j", "i"))
+    con.execute("CREATE TENSOR kept AS SELECT i, j, val FROM own WHERE i < 99")
+    con.execute("CREATE TENSOR same AS SELECT j, i, val FROM own")
+    before = [answer(con, f"SELECT * FROM {name}") for name in ("kept", "same")]
+    own.data[:] = 9
+    assert [answer(con, f"SELECT * FROM {name}") for name in ("kept", "same")] == before
     with pytest.raises(einsql.InterfaceError, match="no format"):
         con.execute("SELECT * FROM t").fetch_scipy("qr")
+
+
+def test_copy_keeps_the_storage(tmp_path: Path) -> None:
+    con = connected(rows(), "SPARSE")
+    con.execute(f"COPY t TO '{tmp_path}/t.csv'")
+    con.execute(f"CREATE TENSOR z (i DIM({ROWS}), j DIM({COLUMNS}), val DOUBLE) STORAGE SPARSE")
+    assert con.execute(f"COPY z FROM '{tmp_path}/t.csv'").rowcount == len(rows())
+    assert answer(con, "SELECT * FROM z") == answer(con, "SELECT * FROM t")
+    assert storage_of(con, "z") == "sparse"
+    with pytest.raises(einsql.IntegrityError, match="exists in z"):
+        con.execute(f"COPY z FROM '{tmp_path}/t.csv'")
+    (tmp_path / "twice.csv").write_text("i,j,val\n1,1,2\n1,1,3\n")
+    con.execute("DELETE FROM z")
+    with pytest.raises(einsql.IntegrityError, match="is twice in"):
+        con.execute(f"COPY z FROM '{tmp_path}/twice.csv'")

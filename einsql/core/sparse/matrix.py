@@ -96,6 +96,11 @@ class Compressed:
             return self
         return Compressed(self.shape, starts, columns, self.values[:end])
 
+    def copied(self) -> Compressed:
+        """A copy of all arrays."""
+        starts, columns, values = (a.copy() for a in (self.starts, self.columns, self.values))
+        return Compressed(self.shape, starts, columns, values)
+
     def part(self, rows: slice, columns: slice) -> Compressed:
         """A submatrix; it shares the arrays if it has all columns.
 
@@ -184,11 +189,13 @@ class Sparse:
         names: The names of the values.
         turned: Whether the matrix's rows are the relation's second key.
         fill: The value of the keys without a stored element; None if these keys are absent.
+        is_constant: Whether nobody changes the arrays, so that results may share them.
     """
 
     names: tuple[str, ...]
     turned: bool
     fill: Fill
+    is_constant: bool = True
 
     @property
     def filled(self) -> bool:

@@ -17,7 +17,7 @@ from einsql.core.free_memory import require
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import sorted_matrix, sparse_of
+from einsql.core.sparse.matrix import Sparse, sorted_matrix, sparse_of
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -67,8 +67,8 @@ def over_elements(
         The runner, or None. It returns an `Elements` for a node that is sparse.
     """
     driving = stored_operands(node)
-    if not driving:
-        return None
+    if not driving or not (node.sparse or all(o.reduction for o in node.outputs)):
+        return None  # a map to an array has as many points as the array
     joined = None if node.sparse else find(node)
     if joined is not None and over_stored(node, joined, compile_node) is not None:
         return None
@@ -129,6 +129,9 @@ class _Elements:
             product = self.product.run(operands, tick)
             if product is not None:
                 return product
+        mapped = self._mapped(operands)
+        if mapped is not None:
+            return mapped
         ordered = order_of([self._side(operands, n) for n in self.driving], self.node.keys)
         if self.node.sparse:
             return self._sparse(ordered, operands, tick)
@@ -145,6 +148,55 @@ class _Elements:
         return Side(number, part, rows, columns)
 
     # ---- results
+
+    def _mapped(self, operands: Sequence[Arrays]) -> Elements | None:
+        """The result of a map of one operand's elements, which keeps their order; else None."""
+        node = self.node
+        if node.reduced or not node.sparse or len(self.driving) > 1:
+            return None
+        (number,) = self.driving
+        side = self._side(operands, number)
+        if (side.rows, side.columns) != node.keys or not side.matrix.increases:
+            return None
+        fields = sparse_of(operands[number])
+        assert fields is not None
+        matrix = side.matrix if fields.is_constant else side.matrix.copied()
+        values = self._renamed(fields, matrix.values)
+        if values is not None:
+            return Elements(matrix, values)
+        require(matrix.stored * (BYTES + sum(f.dtype.numpy.itemsize for f in node.schema.fields)))
+        places = {side.rows: matrix.rows, side.columns: matrix.columns}
+        joined = Joined(matrix.stored, places, {number: matrix.values})
+        sizes = _Sizes(matrix.stored, None)
+        computed = self.compiled(sizes)(self._operands(joined, operands, None), no_progress)
+        there = computed[PRESENT]
+        every = bool(there.all())
+        found = {n: a if every else a[there] for n, a in computed.items() if n != PRESENT}
+        return Elements(matrix if every else matrix.only(there), found)
+
+    def _renamed(self, fields: Sparse, elements: np.ndarray) -> dict[str, np.ndarray] | None:
+        """The values of a node that only renames fields of one operand; None for another node.
+
+        Args:
+            fields: The operand.
+            elements: The numbers of the elements within the domain.
+        """
+        (number,) = self.driving
+        if self.node.guard != Value(number, PRESENT, DType.BOOLEAN):
+            return None
+        shared = fields.is_constant and len(elements) == fields.matrix.stored
+        values: dict[str, np.ndarray] = {}
+        for o in self.node.outputs:
+            if o.name == PRESENT and o.args == (TRUE,):
+                continue
+            arg = o.args[0]
+            if o.reduction is not None or not isinstance(arg, Value):
+                return None
+            if arg.operand != number or arg.field == PRESENT:
+                return None
+            stored = fields.taken(arg.field).values
+            values[o.name] = stored if shared else stored[elements]
+        return values
 
     def _dense(
         self, ordered: Sequence[Side], operands: Sequence[Arrays], tick: Tick
