@@ -13,7 +13,7 @@ shift or a pooling window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from itertools import chain, count
 from math import prod
@@ -460,21 +460,6 @@ def renumber(expr: Expr, numbers: Mapping[int, int]) -> Expr:
     return map_values(expr, lambda v: replace(v, operand=numbers.get(v.operand, v.operand)))
 
 
-def map_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
-    """Applies a change to every expression of a node."""
-    return replace(
-        node,
-        axes=tuple(
-            a if a.define is None else replace(a, define=change(a.define)) for a in node.axes
-        ),
-        guard=change(node.guard),
-        outputs=tuple(
-            replace(o, args=tuple(change(a) for a in o.args), where=change(o.where))
-            for o in node.outputs
-        ),
-    )
-
-
 def exprs(node: EinSum) -> Iterator[Expr]:
     """Every top-level expression of a node."""
     for a in node.axes:
@@ -484,13 +469,6 @@ def exprs(node: EinSum) -> Iterator[Expr]:
     for o in node.outputs:
         yield from o.args
         yield o.where
-
-
-def with_operands(node: EinSum, kept: Sequence[int]) -> EinSum:
-    """The node over some of its operands; its expressions must read no others."""
-    numbers = {old: new for new, old in enumerate(kept)}
-    node = replace(node, operands=tuple(node.operands[n] for n in kept))
-    return map_exprs(node, lambda e: renumber(e, numbers))
 
 
 def fresh(wanted: str, taken: Iterable[str]) -> str:

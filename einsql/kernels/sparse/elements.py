@@ -31,11 +31,11 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     exprs,
     fresh,
-    map_exprs,
     rewrite,
     stored_operands,
     subexpressions,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import merges, with_state
 from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress
