@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from typing import TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -25,11 +27,15 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.einsum.graph_rewriting import with_sources
-from einsql.ir.einsum.kept_sums import divided
 from einsql.ir.einsum.partial_states import state_fields, with_state
 from einsql.ir.einsum.states import has_order, state_name
 from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.rewrite.rules import Rule
+
+if TYPE_CHECKING:
+    from einsql.ir.einsum import kept_sums
+else:  # loaded for parts
+    kept_sums = LazyModule("einsql.ir.einsum.kept_sums")
 
 
 def ordered_parts(node: EinSum) -> EinSum:
@@ -38,7 +44,7 @@ def ordered_parts(node: EinSum) -> EinSum:
     number = 1 if label is None else dict(node.hint).get(label, 1)
     if label is None or number < 2:
         return node
-    parts = divided(with_state(node), label, number)
+    parts = kept_sums.divided(with_state(node), label, number)
     part = parts.keys[0]
     rest = hint_over(node.hint, {*node.keys})
     parts = replace(parts, hint=((part, number), *rest))
