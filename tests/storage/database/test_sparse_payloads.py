@@ -75,6 +75,14 @@ def test_a_rollback_restores_the_elements(path: Path) -> None:
         assert answers(con) == wanted
 
 
+def test_vacuum_keeps_the_files_of_sparse_tensors(path: Path) -> None:
+    before = {payload(path, name) for name in ("a", "d", "none")}
+    with einsql.connect(str(path)) as con:
+        con.execute("VACUUM")
+    after = {payload(path, name) for name in ("a", "d", "none")}
+    assert after == before
+
+
 def payload(path: Path, name: str) -> Path:
     (found,) = (path.parent / f"{path.name}.tensors").glob(f"{name}.*.arrow")
     return found
@@ -92,6 +100,8 @@ def test_a_damaged_payload_is_found_and_refused(path: Path) -> None:
         assert "tiles of r are wrong" in problem
         with pytest.raises(einsql.OperationalError, match="checksum of tile 0 of r is wrong"):
             con.execute("SELECT * FROM a")
+        with pytest.raises(einsql.OperationalError, match="checksum of tile 0 of r is wrong"):
+            con.execute(f"BACKUP TO '{path.parent / 'b.db'}'")
         assert con.execute("SELECT COUNT(*) AS n FROM d").fetchall() == [(10**6,)]
 
 
