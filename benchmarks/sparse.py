@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,18 @@ NODES, EACH, FEATURES = 100_000, 10, 64
 APART = 0.15
 """Seconds between turns; BLAS's threads take the cores for 0.1 s after a long product."""
 
+STORED, KEPT = 2000, (0.5, 0.25, 0.125, 0.03125)
+"""Rows and columns of tensors that are stored both ways, and the fractions of their rows."""
+SQUARED = (100_000, 10_000, 1_000_000)
+"""Rows, columns and elements of the sparse matrix that is multiplied by its transpose."""
+OF_STORED = (
+    "SELECT i, MIN(val) AS m FROM {} GROUP BY i",
+    "SELECT j, SUM(val) AS m, COUNT(*) AS n FROM {} GROUP BY j",
+    "SELECT i, k, SUM({}.val * w.val) AS s FROM {} JOIN w USING (j) GROUP BY i, k",
+    "SELECT i, j, val * 2 + 1 AS v FROM {} WHERE val > 0.2",
+    "SELECT i, j, val FROM {}",
+)
+
 MASKED = """
 CREATE TENSOR a AS SELECT raw.i, raw.j, raw.val FROM raw JOIN kept USING (i, j) WHERE kept.val
 """
@@ -27,7 +40,7 @@ def sparse() -> Section:
     """Tiles and elements that are absent, and SciPy's arrays."""
     return Section(
         "Sparse tensors, float32: the other's time / einsql's time",
-        (*_tiles(), *(_elements(d) for d in ELEMENTS), *_stored()),
+        (*_tiles(), *(_elements(d) for d in ELEMENTS), *_stored(), *storages(), _squared()),
     )
 
 
@@ -121,3 +134,57 @@ def _stored() -> list[Finding]:
         taken = measure({"einsql": ours, "scipy": theirs}, rounds=15, seconds=1.0)
         findings.append(_line(what, taken, "scipy", 0.91))
     return findings
+
+
+def storages() -> list[Finding]:
+    """The same statements over a tensor stored as an array and as a sparse matrix."""
+    findings, chance = [], np.random.default_rng(3)
+    for density in KEPT:
+        kept = chance.random((STORED, STORED)) < density
+        raw, w = random(STORED, STORED), random(STORED, FEATURES)
+        con = connected({"raw": raw, "kept": kept})
+        con.register("w", w, dims=("j", "k"))
+        for storage in ("DENSE", "SPARSE"):
+            con.execute(
+                f"CREATE TENSOR {storage}_t STORAGE {storage} AS SELECT raw.i, raw.j, raw.val "
+                "FROM raw JOIN kept USING (i, j) WHERE kept.val"
+            )
+
+        def run(storage: str, con: einsql.Connection = con) -> None:
+            for sql in OF_STORED:
+                con.execute(sql.replace("{}", f"{storage}_t")).fetch_arrow_table()
+
+        taken = measure(
+            {"dense": partial(run, "DENSE"), "einsql": partial(run, "SPARSE")},
+            rounds=5,
+            seconds=0.0,
+        )
+        findings.append(_line(f"{STORED}², {density:.1%} stored", taken, "dense", None))
+    return findings
+
+
+def _squared() -> Finding:
+    """The transpose of a sparse matrix times the matrix, with sorted columns."""
+    from scipy.sparse import coo_array, csr_array
+
+    rows, columns, count = SQUARED
+    chance = np.random.default_rng(1)
+    flat = np.unique(chance.integers(0, rows * columns, count))
+    m = csr_array(coo_array((chance.random(len(flat)), np.divmod(flat, columns)), (rows, columns)))
+    con = einsql.connect()
+    con.register("m", m, dims=("i", "j"))
+    sql = (
+        "CREATE OR REPLACE TENSOR c AS SELECT x.j, y.j AS k, SUM(x.val * y.val) AS val "
+        "FROM m x JOIN m y USING (i) GROUP BY x.j, y.j"
+    )
+
+    def theirs() -> Any:
+        product = m.T.tocsr() @ m
+        product.sort_indices()
+        return product
+
+    con.execute(sql)
+    found = con.execute("SELECT * FROM c").fetch_scipy()
+    assert abs(found - theirs()).max() < 1e-12
+    taken = measure({"einsql": lambda: con.execute(sql), "scipy": theirs}, rounds=3, seconds=0.0)
+    return _line(f"AᵀA, CSR {rows:,} × {columns:,}, {len(flat):,} stored", taken, "scipy", 0.83)

@@ -9,10 +9,10 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.engine.exchange import Held
-from einsql.engine.partial_merge import merged
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, Executor, Measure, Runner, Tick
 from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.partial_merge import merged
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.spmd.program import Load
 from einsql.ir.tra.block_schema import KeyTuple

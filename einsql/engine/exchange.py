@@ -16,10 +16,10 @@ import numpy as np
 from einsql.core.boxes import extents
 from einsql.core.buffer_pool import empty
 from einsql.core.records import dataclass
-from einsql.engine.partial_merge import Total
 from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.step import Measure
 from einsql.engine.transport import Arrays, Cut, PostedExchange, Transport
+from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Program, View

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from einsql.core.fp_errors import Ignored
 from einsql.core.lazy_module import lazy_modules
+from einsql.core.sparse.arrays import arrays_in
 from einsql.engine.step import (
     Arrays,
     Compile,
@@ -30,6 +31,7 @@ from einsql.kernels.kernel import CompiledNode
 from einsql.kernels.runtime import compile_cache
 from einsql.kernels.tiers import tier_of
 from einsql.storage.out_of_memory import require
+from einsql.storage.sparse_fields import as_shown
 
 if TYPE_CHECKING:
     from einsql.engine import program_writer, spilling_executor
@@ -98,6 +100,7 @@ class Program(GraphExecutor):
         self._compile = compile_node
         self._peak = _bound(nodes)
         self._sure = memory is not None and self._peak <= memory.sure
+        self._few = any(s.may_be_sparse for s in self.steps)
         if memory is None:
             self._peak = max((s.nbytes for s in self.steps), default=0)
         elif not self._sure:
@@ -110,7 +113,8 @@ class Program(GraphExecutor):
             if not self._sure and self._exceeds():
                 return self._run_spilling(inputs, tick)[0]
             with Ignored():
-                return self._run(inputs, tick)
+                roots = self._run(inputs, tick)
+            return [as_shown(root) for root in roots] if self._few else roots
 
     def _run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
         if self._runs < REPEATED:
@@ -158,12 +162,12 @@ class Program(GraphExecutor):
             start = time.perf_counter()
             outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
-            nbytes = sum(a.nbytes for fields in outputs for a in fields.values())
+            nbytes = sum(a.nbytes for fields in outputs for a in arrays_in(fields))
             measure.steps.append(StepMeasure(seconds, nbytes, tier=step.tier()))
             slots.update(zip(step.targets, outputs, strict=True))
             for slot in step.free:
                 del slots[slot]
-        return [slots[root] for root in self.roots], measure
+        return [as_shown(slots[root]) for root in self.roots], measure
 
     def _exceeds(self) -> bool:
         """Whether the program must run box by box, or with files; an error without a session."""
@@ -177,9 +181,10 @@ class Program(GraphExecutor):
     ) -> tuple[Sequence[Arrays], Measure]:
         assert self._memory is not None  # without memory limits nothing exceeds them
         fields = {slot: inputs[name] for slot, name in self.inputs}
-        return spilling_executor.run_within(
+        roots, measure = spilling_executor.run_within(
             self.steps, self.roots, self._memory, self._compile, fields, tick
         )
+        return [as_shown(root) for root in roots], measure
 
 
 class StepProgress:
@@ -263,7 +268,8 @@ def _single_step(
         sources=sources,
         targets=(slots[id(node)],),
         free=tuple(free),
-        nbytes=_nbytes(node, compiled.views),
+        nbytes=0 if compiled.may_be_sparse else _nbytes(node, compiled.views),
+        may_be_sparse=compiled.may_be_sparse,
         runner=runner,
         aliases_input=bool(compiled.views),
         calls_blas=compiled.calls_blas,

@@ -17,7 +17,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.core.sparse_matrix import Sparse
+from einsql.core.sparse.matrix import sparse_of
 from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
 from einsql.ir.einsum.partial_states import has_holistic, merges, with_state
 
@@ -115,13 +115,12 @@ class Footprint:
         size = 8 if wide else 4
         for n, names in fields.items():
             labels = node.operands[n].labels
-            operand_fields: Mapping[str, np.ndarray] | Sparse | None = (
-                None if operands is None else operands[n]
-            )
+            operand_fields = None if operands is None else operands[n]
             kept = dict.fromkeys(labels)
-            if isinstance(operand_fields, Sparse):  # a box has its share of the stored elements
+            few = sparse_of(operand_fields)
+            if few is not None:  # a box has its share of the stored elements
                 points = prod(self.extents[x] for x in kept)
-                yield Read(tuple(kept), 2 * operand_fields.matrix.nbytes / max(1, points))
+                yield Read(tuple(kept), 2 * few.matrix.nbytes / max(1, points))
                 continue
             far = any(x in self.derived for x in labels)
             if operand_fields is not None:

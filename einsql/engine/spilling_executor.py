@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from einsql.core.sparse.arrays import arrays_in
+from einsql.core.sparse.matrix import sparse_of
 from einsql.core.units import data_size
 from einsql.engine.node_slicing import Cut, Footprint, cut
-from einsql.engine.partial_merge import Total
 from einsql.engine.step import Arrays, Compile, Measure, Step, StepMeasure, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import with_state
 from einsql.storage.array_ownership import owner
 from einsql.storage.memory.budget import HELD, WORKING, Memory, anonymous, trim
@@ -86,7 +88,7 @@ class _SpillingRun:
         for slot in step.free:
             del self.held[slot]
         self._spill(step.targets)
-        results = [a for t in step.targets if t in self.held for a in self.held[t].values()]
+        results = [a for t in step.targets if t in self.held for a in arrays_in(self.held[t])]
         spilled = sum(a.nbytes for a in results if is_mapped(owner(a))) if step.nbytes else 0
         trim()
         part(1.0)
@@ -152,7 +154,9 @@ class _SpillingRun:
         """Moves new results to files until the fields in memory fit."""
         for target in targets:
             fields = self.held.get(target)
-            if fields is None or anonymous(self.held.values(), self.foreign) <= self.room // HELD:
+            if fields is None or sparse_of(fields) is not None:
+                continue
+            if anonymous(self.held.values(), self.foreign) <= self.room // HELD:
                 continue
             self.held[target] = {
                 name: a if id(owner(a)) in self.foreign else self.memory.moved(a)

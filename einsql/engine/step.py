@@ -76,11 +76,13 @@ class Step:
         sources: The slots of the operands.
         targets: The slots of the results.
         free: The slots that no later step reads.
-        nbytes: Bytes of the results; a view takes none.
+        nbytes: Bytes of the results; a view takes none, and neither does a result that may be
+            sparse, whose kernel checks the free memory.
         detail: The description of a group's execution.
         runner: The runner of a single node; `run` calls it.
         aliases_input: Whether a result may share memory with an operand.
         calls_blas: Whether it may call a BLAS library.
+        may_be_sparse: Whether a result may be a `Sparse`.
         chosen: The reasons for the kernel and for running alone, recorded with the choice.
         tier: Returns the tier that ran last; None for a step of one tier.
     """
@@ -96,6 +98,7 @@ class Step:
     runner: Runner | None = None
     aliases_input: bool = False
     calls_blas: bool = False
+    may_be_sparse: bool = False
     chosen: tuple[Reason, ...] = ()
     tier: Callable[[], str | None] = lambda: None
 

@@ -7,12 +7,12 @@ import time
 import numpy as np
 
 from einsql.engine.exchange import Held, Moving, paste, slices
-from einsql.engine.partial_merge import Total
 from einsql.engine.running import Running
 from einsql.engine.site_cells import Cells
 from einsql.engine.step import Arrays
 from einsql.engine.streaming_exchange import WINDOW, Part, Share, Stream, within
 from einsql.ir.einsum.flops import flops_at_point
+from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.spmd.program import Exchange, Local, Program
 

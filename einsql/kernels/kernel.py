@@ -40,6 +40,7 @@ class CompiledNode(Generic[AnyRunner]):
         run: The runner.
         views: The output fields that share memory with operands or constants of the node.
         calls_blas: Whether the runner may call a BLAS library.
+        may_be_sparse: Whether the result may be a `Sparse` instead of a dictionary of arrays.
         reason: Why a sum of products is not computed by BLAS; None if it is, and for other nodes.
     """
 
@@ -48,6 +49,7 @@ class CompiledNode(Generic[AnyRunner]):
     views: frozenset[str] = frozenset()
     calls_blas: bool = False
     reason: Reason | None = None
+    may_be_sparse: bool = False
 
 
 Compile = Callable[[EinSum], CompiledNode[Runner]]

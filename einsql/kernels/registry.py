@@ -14,7 +14,7 @@ from einsql.core.lazy_module import lazy_modules
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.errors import InternalError
 from einsql.ir.einsum.conditional_outputs import always, beside
-from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
+from einsql.ir.einsum.graph import TRUE, Call, EinSum, Output, exprs, subexpressions
 from einsql.ir.einsum.partial_states import has_holistic, is_holistic
 from einsql.ir.einsum.reasons import Reason
 from einsql.ir.einsum.states import has_states, point_merges, state_name
@@ -190,6 +190,10 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
     functions = opaque_functions(node)
     if functions:
         return _compile_opaque(always(node), functions)
+    if _reads_sparse(node) and node.points > SMALL:
+        over = _over_elements(node, jit)
+        if over is not None:
+            return over
     compiled = _chosen(node, jit)
     if not compiled.calls_blas:
         refusal = refused_product(node)
@@ -198,6 +202,21 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
     if jit != "auto" or compiled.views or write_of(compiled.run) is not None:
         return compiled
     return replace(compiled, run=Tiered(compiled.run, lambda: _chosen(node, "never").run))
+
+
+def _over_elements(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
+    """Compiles a node over the stored elements of sparse operands, if it is no product with a
+    dense operand, which has a kernel of its own.
+    """
+    run = sparse.over_elements(
+        node,
+        lambda part: compile_node(part, jit).run,
+        lambda part: compile_node(part, "never").run,
+        lambda: _chosen(node, jit).run,
+    )
+    if run is None:
+        return None
+    return replace(SPARSE.compiled(node, run), may_be_sparse=node.sparse)
 
 
 def _compile_opaque(node: EinSum, functions: Sequence[str]) -> CompiledNode[Runner]:
@@ -321,7 +340,7 @@ def _compile(node: EinSum, jit: str) -> CompiledNode[Runner]:
 
 
 def _reads_sparse(node: EinSum) -> bool:
-    return any(isinstance(o.source, Input) and o.source.sparse for o in node.operands)
+    return any(o.source.sparse for o in node.operands)
 
 
 def _compile_whole(node: EinSum, jit: str) -> CompiledNode[Runner]:

@@ -120,6 +120,8 @@ class Plan:
             return Result(self.schema, LocalFields(arrays), self.columns, self.hidden)
         schema = shifted(self.schema, self.ends, inputs)
         fields = as_fields(arrays).rekeyed(schema)
+        if fields.is_sparse:
+            fields = fields.constant()
         if fields.is_detached:
             return self._ended(Result(schema, fields, self.columns, self.hidden), inputs)
         shown = {name: inputs[name] for name in aliased if name in inputs}

@@ -20,6 +20,7 @@ from einsql.planner.outcome import Changed, Outcome, Rows
 from einsql.session.script import run_script
 from einsql.sql.parameters.values import refuse_names, values_by_name
 from einsql.storage.error_boundary import boundary
+from einsql.storage.results import stored_elements
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -123,6 +124,9 @@ def _parameter_types() -> tuple[type, ...]:
     numbers = (int, float, np.generic, decimal.Decimal)
     return (*numbers, str, bytes, bytearray, date, time, timedelta, uuid.UUID, list, tuple, dict)
 
+
+_FORMATS = ("csr", "csc", "coo", "bsr", "dia", "dok", "lil")
+"""SciPy's formats of sparse matrices."""
 
 _MOST = 2**63
 """The exclusive upper bound of BIGINT; larger integers take the slower check."""
@@ -343,6 +347,32 @@ class Cursor:
             tensor = self._tensor()
             with self._connection.fetching():
                 return tensor.numpy(fill)
+
+    def fetch_scipy(self, form: str = "csr") -> Any:
+        """Returns the result as a SciPy sparse array, or a dict of arrays by value column.
+
+        Args:
+            form: The format: "csr", "csc", "coo" or another one of SciPy's.
+
+        Returns:
+            A matrix over the static bounds of the two keys in SELECT order; `origin` has the
+            lower bounds. The present rows are its stored elements, zeros included.
+
+        Raises:
+            InterfaceError: The result has not two keys, a value is NULL, or SciPy lacks the format.
+        """
+        if form not in _FORMATS:
+            raise InterfaceError(
+                f"fetch_scipy has no format {form!r}", hint=f"Formats are {', '.join(_FORMATS)}."
+            )
+        with boundary:
+            tensor = self._tensor()
+            if not isinstance(tensor, Result):
+                raise InterfaceError(
+                    "The result has no keys of elements", hint="fetch_arrow_table returns its rows."
+                )
+            with self._connection.fetching():
+                return stored_elements.scipy_matrices(tensor, form)
 
     def fetch_arrow_table(self) -> pa.Table:
         """Returns the rows as an Arrow table, with one column for each SELECT item."""

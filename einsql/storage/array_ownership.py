@@ -6,6 +6,7 @@ replaces them.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
 from math import prod
 
@@ -22,12 +23,10 @@ class Private(np.ndarray):
         since: The store's mark at the allocation. After the next BEGIN the previous state may be
             restored, so the memory is no longer overwritten.
         shown: Whether a view may exist for longer than a statement.
-        start: The offset of the elements in bytes.
     """
 
     since: object = None
     shown: bool = False
-    start: int = 0
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype, since: object) -> np.ndarray:
@@ -35,8 +34,12 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, since: object) -> np.ndarr
     nbytes = prod(shape) * dtype.itemsize
     block = Private(nbytes + _LINE, np.uint8)
     block.since = since
-    block.start = -block.ctypes.data % _LINE
-    return np.ndarray(shape, dtype, block, block.start)
+    return np.ndarray(shape, dtype, block, -block.ctypes.data % _LINE)
+
+
+def private_over(memory: mmap.mmap) -> Private:
+    """Private memory over a mapping whose changes no file receives."""
+    return np.ndarray.__new__(Private, (len(memory),), np.uint8, memory)
 
 
 def behind(array: np.ndarray) -> Private | None:
@@ -61,13 +64,14 @@ def writable(array: np.ndarray, since: object) -> np.ndarray | None:
     """A writable view of the same elements, or None if they may be visible elsewhere.
 
     Args:
-        array: A C-contiguous view of all elements of an array from `allocate`.
+        array: A C-contiguous view of all elements of an array in private memory.
         since: The store's current mark.
     """
     private = behind(array)
     if private is None or private.shown or private.since is not since:
         return None
-    return np.ndarray(array.shape, array.dtype, private, private.start)
+    start = array.ctypes.data - private.ctypes.data
+    return np.ndarray(array.shape, array.dtype, private, start)
 
 
 # ---- owners

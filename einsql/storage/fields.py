@@ -12,6 +12,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.layout import Layout
+from einsql.storage.undo_log import Index
 
 if TYPE_CHECKING:
     from einsql.ir.layout import Tiles
@@ -40,10 +41,10 @@ class Fields(Mapping[str, np.ndarray]):
 
     Attributes:
         is_local: Whether all arrays are in this process's memory.
-        is_sparse: Whether the fields are also a `core.sparse_matrix.Sparse`.
+        is_sparse: Whether the fields are also a `core.sparse.matrix.Sparse`.
         is_detached: Whether they stay unchanged when the inputs of their statement change.
         sites: The number of sites with the tiles; None for fields that are not placed.
-        layout: The layout of the fields' payload file; None without a file.
+        layout: The description of the fields' files; None without files.
         summands: The parts of a sum that is kept unreduced; None for other fields.
     """
 
@@ -55,6 +56,11 @@ class Fields(Mapping[str, np.ndarray]):
     sites: int | None = None
     layout: Layout | None = None
     summands: Summands | None = None
+
+    @property
+    def unmapped(self) -> frozenset[str]:
+        """The names of the segments that must stay until they are mapped."""
+        return frozenset()
 
     def local(self) -> Mapping[str, np.ndarray]:
         """Returns the arrays that are already in this process's memory."""
@@ -82,6 +88,10 @@ class Fields(Mapping[str, np.ndarray]):
     def count(self, *terms: Term) -> int:
         """Counts the keys that satisfy all terms, at least one; placed fields are not fetched."""
         return count_keys(self, terms)
+
+    def all_set(self, name: str) -> bool:
+        """Whether a flag is true at every key."""
+        return bool(distinct(self[name]).all())
 
     def part(self, names: Sequence[str], box: np.ndarray) -> LocalFields:
         """Returns some fields over a box of positions; for placed fields only the box is fetched.
@@ -122,6 +132,25 @@ class Fields(Mapping[str, np.ndarray]):
         """
         return self
 
+    def in_place(
+        self, names: Sequence[str], at: Index, flat: bool, since: object
+    ) -> InPlace | None:
+        """Returns memory of stored fields in which cells may be overwritten, tile by tile.
+
+        Args:
+            names: The fields to write.
+            at: The cells.
+            flat: Whether `at` counts cells in key order instead of indexing by keys.
+            since: The store's mark: memory that was allocated at an earlier one is not written.
+
+        Returns:
+            None if the change should replace the arrays.
+
+        Raises:
+            OperationalError: The file is missing or truncated, or damaged in a tile of the cells.
+        """
+        return None
+
     def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> Fields:
         """Returns the same arrays as fields of a stored tensor.
 
@@ -131,6 +160,13 @@ class Fields(Mapping[str, np.ndarray]):
             title: The tensor's name, for messages.
         """
         return LocalFields({new: self[old] for new, old in names.items()})
+
+    def constant(self) -> Fields:
+        """Returns fields that stay unchanged when the inputs of their statement change.
+
+        Only sparse fields of a caller's matrix are copied. Results share other arrays.
+        """
+        return self
 
     def rekeyed(self, schema: Schema) -> Fields:
         """Returns the same fields with other values of their keys.
@@ -162,6 +198,19 @@ class Summands:
         return (
             (self.mesh, self.axes, self.schema) == (other.mesh, other.axes, other.schema)
         ) and self.fields.placed_like(other.fields)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InPlace:
+    """Fields that a change is about to write.
+
+    Attributes:
+        fields: The tensor's fields after the change, which show the same memory.
+        cells: The arrays to write.
+    """
+
+    fields: Fields
+    cells: Mapping[str, np.ndarray]
 
 
 class LocalFields(dict[str, np.ndarray], Fields):

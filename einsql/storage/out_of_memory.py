@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from einsql.core.free_memory import NOTICED as NOTICED  # re-exported for readers of files
+from einsql.core.free_memory import SMALLER as SMALLER
+from einsql.core.free_memory import available as available
+from einsql.core.free_memory import require as require
 from einsql.errors import OperationalError
-
-SMALLER = "Narrow its keys with WHERE, or aggregate."
 
 _TOO_LARGE = re.compile(r"too big|too large|[Mm]aximum (allowed|supported) dimension")
 
@@ -56,34 +57,3 @@ class Room(Protocol):
 
     def lending(self) -> AbstractContextManager[None]:
         """A context in which new large arrays go to files if they do not fit."""
-
-
-NOTICED = 2**30
-"""Results of fewer bytes are created without a check of the free memory."""
-
-
-def available() -> int | None:
-    """Bytes of memory that are available without swapping; None if they are unknown."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def require(nbytes: int) -> None:
-    """Refuses a result that does not fit into memory, as the system would kill the process.
-
-    Raises:
-        OperationalError: Fewer bytes than needed are available.
-    """
-    free = available() if nbytes >= NOTICED else None
-    if free is not None and nbytes > free:
-        raise OperationalError(
-            f"There is not enough memory: a result takes {nbytes / 2**30:,.1f} GiB, and "
-            f"{free / 2**30:,.1f} are free",
-            hint=SMALLER,
-        )

@@ -19,13 +19,12 @@ from einsql.storage.out_of_memory import require
 from einsql.storage.relation import MAX_AXES
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.scipy_arrays import sparse_relation
+from einsql.storage.sparse_choice import SPARSE
 
 MOST_KEYS, MOST_A_ROW = 2**24, 1000
 """Greatest extent of inferred bounds: a number of keys, or a number of keys per row."""
 MOST_BIGINT = 2**63 - 1
 """The greatest value of a BIGINT; keys are below it, because their upper bounds are exclusive."""
-SPARSE = 4
-"""A matrix with fewer than 1/4 of its elements becomes sparse."""
 
 
 def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> Stored:

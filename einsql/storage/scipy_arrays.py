@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse_matrix import Compressed
+from einsql.core.sparse.matrix import Compressed
 from einsql.errors import InterfaceError, OperationalError
 from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import require
@@ -54,7 +54,7 @@ def sparse_relation(
     if len(shape) != 2:
         return Stored(schema, LocalFields(_scattered(array, schema, value.name)))
     matrix, turned, owner = _compressed(array)
-    return Stored(schema, SparseFields(matrix, turned, fill is not None, value.name, owner))
+    return Stored(schema, SparseFields(matrix, turned, fill, value.name, owner))
 
 
 def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:

@@ -150,6 +150,11 @@ class Store:
 
     # ---- changes in place
 
+    @property
+    def mark(self) -> object:
+        """The present mark: changes may overwrite memory that was allocated since it was set."""
+        return self._since
+
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An uninitialised array of a tensor, which later changes may overwrite."""
         return array_ownership.allocate(shape, dtype, self._since)
@@ -480,7 +485,8 @@ class Store:
                 "VACUUM cannot run in a transaction", hint="COMMIT or ROLLBACK it first."
             )
         self._refuse_reader("Connect without read_only=True to VACUUM.")
-        self.database.vacuum()
+        self.database.vacuum(self.duck)
+        self.refresh()
 
     def close(self) -> None:
         """Rolls a running transaction back and leaves the database."""

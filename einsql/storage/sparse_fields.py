@@ -1,17 +1,16 @@
-"""Fields of a relation over a sparse matrix, converted to a dense array only on request."""
+"""Fields of a relation over sparse matrices, converted to dense arrays only on request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from einsql.core.schema import PRESENT, Schema
-from einsql.core.sparse_matrix import Compressed, Sparse, changed
-from einsql.errors import OperationalError
-from einsql.storage.fields import RemoteFields
-from einsql.storage.out_of_memory import NOTICED, available
+from einsql.core.sparse.arrays import Elements, dense_array
+from einsql.core.sparse.matrix import Compressed, Fill, Sparse, changed, sorted_matrix
+from einsql.storage.fields import Fields, LocalFields, RemoteFields, Term
 
 
 class Owner(Protocol):
@@ -24,29 +23,52 @@ class Owner(Protocol):
 
 
 class SparseFields(RemoteFields, Sparse):
-    """The value field of a sparse matrix, and the flag of its existing keys.
+    """The value fields of a sparse matrix, and the flag of its existing keys.
 
-    Dense arrays are not cached: the matrix belongs to the caller, who may change it.
+    Dense arrays are not cached. A caller's matrix may change, and a dense array may be large.
 
     Args:
-        matrix: The stored elements.
+        matrix: The stored elements, with the values of the first field.
         turned: Whether the matrix's rows are the relation's second key.
-        filled: Whether every key exists, with value 0 for elements that are not stored.
-        name: The name of the value.
+        fill: The value of the keys without a stored element; None if these keys are absent.
+        name: The name of the first field; `PRESENT` if there are keys only.
         owner: The source that each statement reads again; None for a constant matrix.
+        more: The values of further fields of the stored elements, in the order of `matrix`.
     """
 
     is_sparse = True
 
     def __init__(
-        self, matrix: Compressed, turned: bool, filled: bool, name: str, owner: Owner | None = None
+        self,
+        matrix: Compressed,
+        turned: bool,
+        fill: Fill,
+        name: str,
+        owner: Owner | None = None,
+        more: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.shape, self.dtype = matrix.shape, matrix.values.dtype
         self.owner = owner
         self._given = matrix if owner is None else None
+        self._more = dict(more or {})
         self.turned = turned
-        self.filled = filled
+        self.fill = fill
         self.name = name
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override] # computed from two attributes
+        """The names of the values."""
+        return (self.name, *self._more)
+
+    @property
+    def is_constant(self) -> bool:  # type: ignore[override] # depends on the matrix
+        """Whether the matrix is constant."""
+        return self.owner is None
+
+    @property
+    def is_detached(self) -> bool:  # type: ignore[override] # depends on the matrix
+        """Whether the elements stay unchanged: the matrix is constant."""
+        return self.owner is None
 
     @property
     def matrix(self) -> Compressed:
@@ -57,56 +79,126 @@ class SparseFields(RemoteFields, Sparse):
         return Compressed(self.shape, self.owner.indptr, self.owner.indices, self.owner.data)
 
     def nbytes(self, schema: Schema) -> int:
-        """Bytes of the three arrays of the matrix."""
-        return self.matrix.nbytes
+        """Bytes of the three arrays of the matrix, and of the further values."""
+        return self.matrix.nbytes + sum(a.nbytes for a in self._more.values())
 
-    def taken(self) -> Compressed:
-        """Returns the present stored elements."""
+    def taken(self, name: str | None = None) -> Compressed:
+        """Returns the present stored elements of a field, by default of the first one."""
         matrix = self.matrix
-        if self.owner is not None:
-            shape = self.owner.shape[::-1] if self.turned else self.owner.shape
-            if tuple(shape) != self.shape:
-                raise changed("it has another shape")
-            if matrix.values.dtype != self.dtype:
-                raise changed(f"its dtype is {matrix.values.dtype}, not {self.dtype}")
+        if self.owner is None:
+            return matrix if name in (None, self.name) else matrix.of(self._more[str(name)])
+        shape = self.owner.shape[::-1] if self.turned else self.owner.shape
+        if tuple(shape) != self.shape:
+            raise changed("it has another shape")
+        if matrix.values.dtype != self.dtype:
+            raise changed(f"its dtype is {matrix.values.dtype}, not {self.dtype}")
         return matrix.checked()
 
+    def constant(self) -> SparseFields:
+        """Returns the present elements as fields that do not change with the caller's matrix."""
+        if self.owner is None:
+            return self
+        return SparseFields(self.taken().copied(), self.turned, self.fill, self.name)
+
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self:
-            raise KeyError(name)
+        return dense_array(self, name)
+
+    def of(self, values: Mapping[str, np.ndarray], fill: Fill = None) -> SparseFields:
+        """Returns fields with the same structure and other values, at least one."""
+        (name, first), *more = values.items()
+        return SparseFields(self.matrix.of(first), self.turned, fill, name, more=dict(more))
+
+    def in_key_order(self) -> SparseFields:
+        """Returns the fields by rows of the first key, with increasing columns."""
         matrix = self.taken()
-        if name == PRESENT:
-            matrix = matrix.of(np.ones(matrix.stored, np.bool_))
-        rows, columns = matrix.shape
-        # A reader of one field will read the other one next.
-        widths = [self.dtype.itemsize, *([] if self.filled else [1])]
-        _require(rows * columns * sum(widths), matrix)
-        array = np.zeros((columns, rows) if self.turned else matrix.shape, matrix.values.dtype)
-        matrix.into(array.T if self.turned else array)
-        return array
+        if not self.turned and matrix.increases:
+            return self
+        rows, columns, shape = matrix.rows, matrix.columns, matrix.shape
+        if self.turned:
+            rows, columns, shape = columns, rows, shape[::-1]
+        ordered, _ = sorted_matrix(shape, rows, columns)
+        values = {name: self.taken(name).values[ordered.values] for name in self.names}
+        return stored_fields(ordered, values, self.fill)
+
+    def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> SparseFields:
+        """See `Fields.renamed`."""
+        own = self.constant()
+        values = {n: own.taken(o).values for n, o in names.items() if o != PRESENT}
+        return own.of(values, own.fill)
 
     def narrowed(self, spans: tuple[slice, slice]) -> SparseFields:
         """Returns the fields over a part of the keys."""
-        return SparseFields(self.submatrix(spans), self.turned, self.filled, self.name)
+        matrix = self.submatrix(spans)
+        more = {name: self.submatrix(spans, name).values for name in self._more}
+        return SparseFields(matrix, self.turned, self.fill, self.name, more=more)
+
+    def crop(self, box: np.ndarray) -> SparseFields:
+        """See `Fields.crop`."""
+        first, second = (slice(lo, hi) for lo, hi in box.tolist())
+        return self.narrowed((first, second))
+
+    def part(self, names: Sequence[str], box: np.ndarray) -> LocalFields:
+        """See `Fields.part`; only the box becomes dense."""
+        part = self.crop(box)
+        return LocalFields({name: part[name] for name in names})
+
+    def window(self, at: Sequence[slice], axes: Sequence[int]) -> Fields:
+        """See `Fields.window`."""
+        first, second = at
+        return self.narrowed((first, second))
+
+    def count(self, *terms: Term) -> int:
+        """See `Fields.count`."""
+        matrix = self.taken()
+        met = np.ones(matrix.stored, np.bool_)
+        rest = True
+        for term in terms:
+            if term.name == PRESENT:
+                met &= term.holds
+                rest = rest and (not self.filled) != term.holds
+                continue
+            met &= (self.taken(term.name).values > term.above) == term.holds
+            rest = rest and ((self.fill or 0) > term.above) == term.holds
+        unstored = matrix.shape[0] * matrix.shape[1] - matrix.stored
+        return int(np.count_nonzero(met)) + (unstored if rest else 0)
 
     def __iter__(self) -> Iterator[str]:
         yield self.name
-        if not self.filled:
+        yield from self._more
+        if self._has_flag:
             yield PRESENT
 
     def __len__(self) -> int:
-        return 1 if self.filled else 2
+        return 1 + len(self._more) + self._has_flag
+
+    @property
+    def _has_flag(self) -> bool:
+        """Whether the flag of existing keys is a field besides the named ones."""
+        return not self.filled and self.name != PRESENT
 
 
-def _require(nbytes: int, matrix: Compressed) -> None:
-    """Raises an error if an array does not fit into memory, before the system kills the process."""
-    free = available() if nbytes >= NOTICED else None
-    if free is not None and nbytes > free:
-        rows, columns = matrix.shape
-        raise OperationalError(
-            f"There is not enough memory: the statement needs a sparse matrix of {rows:,} × "
-            f"{columns:,} as an array of {nbytes / 2**30:,.1f} GiB, and "
-            f"{free / 2**30:,.1f} are free",
-            hint="Sums of products with dense tensors, and sums of its rows or columns, read "
-            "it as it is stored.",
-        )
+def stored_fields(
+    structure: Compressed, values: Mapping[str, np.ndarray], fill: Fill
+) -> SparseFields:
+    """Returns fields over stored elements, whose rows are the first key.
+
+    Args:
+        structure: The positions of the elements; its values are not used.
+        values: The values of each field, at least one.
+        fill: The value of the keys without a stored element; None if these keys are absent.
+    """
+    (name, first), *more = values.items()
+    return SparseFields(structure.of(first), False, fill, name, more=dict(more))
+
+
+def sparse_fields_of(fields: Mapping[str, np.ndarray]) -> SparseFields | None:
+    """The fields as sparse ones; None for other fields."""
+    return fields if isinstance(fields, SparseFields) else None
+
+
+def as_shown(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Returns the elements that a kernel computed as fields; other arrays unchanged."""
+    if not isinstance(arrays, Elements):
+        return arrays
+    flags = {PRESENT: np.ones(arrays.structure.stored, np.bool_)}
+    return stored_fields(arrays.structure, arrays.values_by_name or flags, arrays.fill)

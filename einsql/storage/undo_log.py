@@ -8,7 +8,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 Index = Any
-"""An index of a NumPy array."""
+"""An index of a NumPy array: slices, arrays of positions, a mask."""
 
 
 class Overwritten(list[tuple[np.ndarray, Index, np.ndarray]]):

@@ -10,9 +10,9 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.engine.partial_merge import merged
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import TRUE, EinSum, Output, Value
+from einsql.ir.einsum.partial_merge import merged
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete

@@ -16,8 +16,7 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.core.sparse_matrix import Compressed
-from einsql.engine.partial_merge import Total
+from einsql.core.sparse.matrix import Compressed
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -30,6 +29,7 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
+from einsql.ir.einsum.partial_merge import Total
 from einsql.kernels.kernel import Runner
 from einsql.kernels.registry import KERNELS, compile_node
 from einsql.kernels.sparse.multiply import multiply_rows, multiply_tiles

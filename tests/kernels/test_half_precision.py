@@ -23,9 +23,9 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     Value,
-    map_exprs,
     rewrite,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.kernels import compile_node
 from einsql.kernels.loops import half_precision as short_kernels
 from einsql.kernels.loops.generated import compile_loops

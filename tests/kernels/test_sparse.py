@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import einsql
+from einsql.core import free_memory
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.ir.einsum.graph import (
     TRUE,
@@ -31,7 +32,6 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.kernels import Runner, compile_node, registry
 from einsql.kernels.sparse import compile_sparse, multiply, tiled, tiles
-from einsql.storage import sparse_fields
 from einsql.storage.sparse_fields import SparseFields
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
@@ -474,10 +474,11 @@ def test_sparse_arrays_in_scope_and_in_einsum() -> None:
 
 def test_what_needs_an_array_beyond_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     con = connected(matrix().tocsr())
-    monkeypatch.setattr(sparse_fields, "NOTICED", 0)
-    monkeypatch.setattr(sparse_fields, "available", lambda: 100)
+    found = con.execute("SELECT i, j, val * 2 AS v FROM m")
+    monkeypatch.setattr(free_memory, "NOTICED", 0)
+    monkeypatch.setattr(free_memory, "available", lambda: 100)
     with pytest.raises(einsql.OperationalError, match="sparse matrix of 13 × 13 as an array") as e:
-        con.execute("SELECT i, j, val * 2 AS v FROM m")
+        found.fetch_numpy(fill=0)
     assert "Sums of products" in str(e.value.hint)
     assert con.execute(STATEMENTS["times dense"]).fetchall()
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse_matrix import Compressed
+from einsql.core.sparse.matrix import Compressed
 from einsql.core.units import plural
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
 from einsql.storage.fields import LocalFields
@@ -220,7 +220,7 @@ def _sparse(
         ordered % width,
         columns[field.name][order],
     )
-    return Relation(masked, SparseFields(matrix, False, False, field.name, None))
+    return Relation(masked, SparseFields(matrix, turned=False, fill=None, name=field.name))
 
 
 def _check_unique(name: str, keys: Sequence[Key], flat: np.ndarray, surplus: int) -> None:

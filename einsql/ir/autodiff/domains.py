@@ -30,8 +30,8 @@ from einsql.ir.einsum.graph import (
     fresh,
     labels_of,
     operands_of,
-    with_operands,
 )
+from einsql.ir.einsum.graph_rewriting import with_operands
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
 
 VALUE = "val"

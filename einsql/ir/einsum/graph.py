@@ -13,7 +13,7 @@ shift or a pooling window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from itertools import chain, count
 from math import prod
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from einsql.core.dag import producers_first
 from einsql.core.records import dataclass
-from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.unknowns import spelling
 
 if TYPE_CHECKING:
@@ -241,8 +241,9 @@ class GridAxis:
 class _Derived:
     """A slot for what a node derives from its fields; copies and pickles derive it again."""
 
-    __slots__ = ("_schema",)
+    __slots__ = ("_schema", "_sparse")
     _schema: Schema
+    _sparse: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,6 +278,16 @@ class EinSum(_Derived):
             return schema
 
     @property
+    def sparse(self) -> bool:
+        """Whether its fields may be a `Sparse`: all labels are of sparse operands, two are keys."""
+        try:
+            return self._sparse
+        except AttributeError:
+            few = any(o.source.sparse for o in self.operands) and _keeps_sparse(self)
+            object.__setattr__(self, "_sparse", few)
+            return few
+
+    @property
     def reduced(self) -> tuple[str, ...]:
         """The labels over which the node reduces."""
         return tuple(a.label for a in self.axes if a.label not in self.keys)
@@ -309,6 +320,27 @@ Roots = tuple[Node, ...]
 """The results of a graph. Most graphs have one root; a statement that changes several tensors
 has one root for each. No EinSum root is an operand of another node; see `graph_rewriting.apart`.
 """
+
+
+def stored_operands(node: EinSum) -> tuple[int, ...]:
+    """The operands that may be sparse and whose absent elements make no point exist."""
+    flags = {
+        t.operand for t in conjuncts(node.guard) if isinstance(t, Value) and t.field == PRESENT
+    }
+    free = {a.label for a in node.axes if a.define is None}
+    return tuple(
+        n
+        for n in sorted(flags)
+        if node.operands[n].source.sparse
+        and len(labels := set(node.operands[n].labels)) == 2
+        and labels <= free
+    )
+
+
+def _keeps_sparse(node: EinSum) -> bool:
+    labels = {x for n in stored_operands(node) for x in node.operands[n].labels}
+    flagged = any(o.name == PRESENT for o in node.outputs)
+    return flagged and len(node.keys) == 2 and all(a.label in labels for a in node.axes)
 
 
 def hint_over(
@@ -428,21 +460,6 @@ def renumber(expr: Expr, numbers: Mapping[int, int]) -> Expr:
     return map_values(expr, lambda v: replace(v, operand=numbers.get(v.operand, v.operand)))
 
 
-def map_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
-    """Applies a change to every expression of a node."""
-    return replace(
-        node,
-        axes=tuple(
-            a if a.define is None else replace(a, define=change(a.define)) for a in node.axes
-        ),
-        guard=change(node.guard),
-        outputs=tuple(
-            replace(o, args=tuple(change(a) for a in o.args), where=change(o.where))
-            for o in node.outputs
-        ),
-    )
-
-
 def exprs(node: EinSum) -> Iterator[Expr]:
     """Every top-level expression of a node."""
     for a in node.axes:
@@ -452,13 +469,6 @@ def exprs(node: EinSum) -> Iterator[Expr]:
     for o in node.outputs:
         yield from o.args
         yield o.where
-
-
-def with_operands(node: EinSum, kept: Sequence[int]) -> EinSum:
-    """The node over some of its operands; its expressions must read no others."""
-    numbers = {old: new for new, old in enumerate(kept)}
-    node = replace(node, operands=tuple(node.operands[n] for n in kept))
-    return map_exprs(node, lambda e: renumber(e, numbers))
 
 
 def fresh(wanted: str, taken: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from einsql.core.dag import bottom_up
@@ -11,12 +11,14 @@ from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,
+    Expr,
     Node,
     Operand,
     Output,
     Roots,
     Value,
     children,
+    renumber,
     walk,
 )
 
@@ -76,3 +78,25 @@ def consumers(*roots: Node) -> dict[int, int]:
     """The number of operands that read each node, by id; a root counts one additional reader."""
     read = (id(c) for node in walk(*roots) for c in children(node))
     return Counter([*map(id, roots), *read])
+
+
+def map_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
+    """Applies a change to every expression of a node."""
+    return replace(
+        node,
+        axes=tuple(
+            a if a.define is None else replace(a, define=change(a.define)) for a in node.axes
+        ),
+        guard=change(node.guard),
+        outputs=tuple(
+            replace(o, args=tuple(change(a) for a in o.args), where=change(o.where))
+            for o in node.outputs
+        ),
+    )
+
+
+def with_operands(node: EinSum, kept: Sequence[int]) -> EinSum:
+    """The node over some of its operands; its expressions must read no others."""
+    numbers = {old: new for new, old in enumerate(kept)}
+    node = replace(node, operands=tuple(node.operands[n] for n in kept))
+    return map_exprs(node, lambda e: renumber(e, numbers))

@@ -14,16 +14,8 @@ from einsql.core.records import dataclass
 from einsql.core.schema import Key, Schema
 from einsql.core.source_writer import FieldSource, Page, write_of
 from einsql.ir.einsum.affine import Affine, affine_labels
-from einsql.ir.einsum.graph import (
-    EinSum,
-    Expr,
-    Input,
-    Label,
-    Operand,
-    labels_of,
-    map_exprs,
-    rewrite,
-)
+from einsql.ir.einsum.graph import EinSum, Expr, Input, Label, Operand, labels_of, rewrite
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.einsum.intervals import can_raise
 from einsql.kernels.kernel import Arrays, Runner, Tick, WithWriter
 from einsql.kernels.scalars import bounds_of

@@ -31,10 +31,10 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
     exprs,
-    map_exprs,
     rewrite,
     subexpressions,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.kernels.kernel import Arrays, Kernel, Runner, Tick
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.runtime import thread_pool

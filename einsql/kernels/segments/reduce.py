@@ -32,8 +32,8 @@ from einsql.ir.einsum.graph import (
     conj,
     fresh,
     operands_of,
-    with_operands,
 )
+from einsql.ir.einsum.graph_rewriting import with_operands
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator

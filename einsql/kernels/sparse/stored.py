@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse_matrix import Compressed, Sparse
+from einsql.core.sparse.matrix import Compressed, sparse_of
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -62,7 +62,7 @@ def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | No
     candidates = [
         (n, stored)
         for n, side in enumerate(joined.sides)
-        if (stored := _stored(node, side, bool(joined.counts), compile_node)) is not None
+        if (stored := stored_operand(node, side, bool(joined.counts), compile_node)) is not None
     ]
     if not candidates:
         return None
@@ -81,8 +81,8 @@ def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | No
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """An operand that may be stored sparsely.
+class Stored:
+    """An operand of one value that may be stored sparsely.
 
     Attributes:
         node: The node that reads it.
@@ -103,8 +103,8 @@ class _Stored:
             operands: The node's operands.
             by: The label of the rows.
         """
-        fields = operands[self.side.operand]
-        if not isinstance(fields, Sparse) or fields.filled != self.filled:
+        fields = sparse_of(operands[self.side.operand])
+        if fields is None or fields.filled != self.filled or fields.fill:
             return None
         part = fields.submatrix(spans_of(self.node, self.node.operands[self.side.operand]))
         if self.condition is not None:
@@ -112,9 +112,17 @@ class _Stored:
         return part if self.side.labels[int(fields.turned)] == by else transposed(part)
 
 
-def _stored(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> _Stored | None:
+def stored_operand(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> Stored | None:
+    """The operand of a side that may be stored sparsely, with one value; None for other ones.
+
+    Args:
+        node: The node.
+        side: One of its sides.
+        counted: Whether joined elements are counted.
+        compile_node: Compiles the conditions on the operand.
+    """
     operand = node.operands[side.operand]
-    if not (isinstance(operand.source, Input) and operand.source.sparse):
+    if not operand.source.sparse or len(operand.source.schema.values) != 1:
         return None
     asked = split(side)
     if asked is None or not len(side.labels) == len(operand.labels) == 2:
@@ -123,7 +131,7 @@ def _stored(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> _
     if not present and (rest != TRUE or counted):
         return None  # zeros that are not stored take part
     (field,) = operand.source.schema.values
-    return _Stored(node, side, not present, condition_of(side, rest, field, compile_node))
+    return Stored(node, side, not present, condition_of(side, rest, field, compile_node))
 
 
 def transposed(matrix: Compressed) -> Compressed:
@@ -134,8 +142,8 @@ def transposed(matrix: Compressed) -> Compressed:
     return Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
 
 
-def _values(matrix: Compressed, joined: Joined, side: int, term: int) -> Compressed:
-    """The product of one side's factors of a term."""
+def values_of_side(matrix: Compressed, joined: Joined, side: int, term: int) -> Compressed:
+    """The product of one side's factors of a term, in the type of its sum."""
     times, work = len(joined.terms[term].factors[side]), work_type(joined.terms[term].output)
     if not times:
         return matrix.of(np.ones(matrix.stored, work))
@@ -145,7 +153,7 @@ def _values(matrix: Compressed, joined: Joined, side: int, term: int) -> Compres
     return matrix.of(values)
 
 
-def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
+def _alone(node: EinSum, joined: Joined, stored: Stored) -> Run | None:
     """Computes sums of rows, of columns, or of all elements."""
     if len(node.keys) > 1:
         return None
@@ -161,7 +169,7 @@ def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
         starts = matrix.starts[:-1][there]
         sums = []
         for n, term in enumerate(joined.terms):
-            elements = _values(matrix, joined, 0, n).values.astype(np.float64, copy=False)
+            elements = values_of_side(matrix, joined, 0, n).values.astype(np.float64, copy=False)
             rows = np.zeros(len(counts))
             if len(starts):
                 rows[there] = np.add.reduceat(elements, starts)
@@ -173,7 +181,7 @@ def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
 
 
 def _times_dense(
-    node: EinSum, joined: Joined, groups: Groups, stored: _Stored, compile_node: Compile
+    node: EinSum, joined: Joined, groups: Groups, stored: Stored, compile_node: Compile
 ) -> Run:
     """Creates a product with a stored matrix as the node's left or right side."""
     number = joined.sides.index(stored.side)
@@ -198,7 +206,7 @@ def _times_dense(
         read = reader.read(operands)
         sums = []
         for n, work in enumerate(reader.types):
-            sparse, dense = _values(matrix, joined, number, n), read.filled(n)[0]
+            sparse, dense = values_of_side(matrix, joined, number, n), read.filled(n)[0]
             if (stored.filled or gone) and not np.isfinite(dense).all():
                 return None  # it is multiplied by a 0 that is not stored, or by a sum
             checks = read.present is not None or groups.gone[other]
@@ -298,8 +306,9 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
         narrowed_operands = list(operands)
         for n, spans in parts.items():
             fields = narrowed_operands[n]
-            if isinstance(fields, Sparse):
-                narrowed_operands[n] = fields.narrowed(spans)
+            few = sparse_of(fields)
+            if few is not None:
+                narrowed_operands[n] = few.narrowed(spans)
             else:
                 narrowed_operands[n] = {name: array[spans] for name, array in fields.items()}
         return run(narrowed_operands, tick)

@@ -21,11 +21,10 @@ from einsql.ir.einsum.graph import (
     Node,
     Roots,
     is_turn,
-    map_exprs,
     rewrite,
     walk,
 )
-from einsql.ir.einsum.graph_rewriting import with_sources
+from einsql.ir.einsum.graph_rewriting import map_exprs, with_sources
 from einsql.ir.spmd.program import Exchange, Local, Post, Program, reads, reordered
 
 

@@ -31,10 +31,10 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     exprs,
     labels_of,
-    map_exprs,
     renumber,
     subexpressions,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.einsum.states import has_order
 from einsql.ir.functions import SCALARS

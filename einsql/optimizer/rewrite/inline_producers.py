@@ -22,13 +22,13 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     exprs,
     hint_over,
-    map_exprs,
     map_values,
     operands_of,
     relabel,
     renumber,
     subexpressions,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.rewrite.node_properties import (

@@ -14,8 +14,8 @@ from einsql.ir.einsum.graph import (
     exprs,
     hint_over,
     operands_of,
-    with_operands,
 )
+from einsql.ir.einsum.graph_rewriting import with_operands
 from einsql.optimizer.rewrite.node_properties import direct_labels
 from einsql.optimizer.rewrite.rules import Rule
 

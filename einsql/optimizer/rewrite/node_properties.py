@@ -22,11 +22,11 @@ from einsql.ir.einsum.graph import (
     exprs,
     fresh,
     labels_of,
-    map_exprs,
     operands_of,
     subexpressions,
     walk,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.einsum.reasons import unproven
 from einsql.ir.functions import REDUCTIONS, SCALARS

@@ -20,11 +20,11 @@ from einsql.ir.einsum.graph import (
     call,
     exprs,
     fresh,
-    map_exprs,
     rewrite,
     subexpressions,
     substitute,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.optimizer.rewrite.rules import Rule
 
 

@@ -13,10 +13,10 @@ from einsql.ir.einsum.graph import (
     Operand,
     Value,
     labels_of,
-    map_exprs,
     relabel,
     substitute,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.ia.plan import Kernels
 from einsql.ir.tra.kernels import VALUE, operand
 from einsql.optimizer.rewrite.inline_producers import compose

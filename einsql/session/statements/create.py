@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,8 @@ from einsql.optimizer import optimize
 from einsql.planner.plan import owners
 from einsql.planner.queries import Bound as Query
 from einsql.planner.queries import bind_query, plan_relation, query_binder, select_bound
-from einsql.session.statements.insert import insert_rows, result_table
+from einsql.session.statements import sparse_rows
+from einsql.session.statements.insert import filled, refuse_size, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows, taken_by
 from einsql.session.statements.value_checks import declared_checks, refuse_violations
 from einsql.sql.binder.best_rows import ROW_NUMBER
@@ -37,12 +38,10 @@ from einsql.storage.objects import Tensor, kind_of
 from einsql.storage.partial_fields import PartialFields
 from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
+from einsql.storage.sparse_fields import sparse_fields_of
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
-
-MAX_ELEMENTS = 2**40
-"""The most elements of a declared tensor. A larger one fits no machine, so it is a mistake."""
 
 
 def create_tensor(ctx: Context, statement: CreateTensor) -> int:
@@ -85,9 +84,9 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
                 return kept
             result, inputs = select_bound(ctx, bound)
             if empty is None:
-                return _stored(statement.name, result, owners(inputs.values()))
+                return _stored(statement, result, owners(inputs.values()))
             with ctx.memory.lending():
-                return _filled(empty, result)
+                return _filled(empty, result, statement.storage)
         except Error as error:
             refusal = error
     from einsql.hybrid import hybrid_plan  # few statements need DuckDB
@@ -99,7 +98,7 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     ):
         raise refusal
     table = hybrid_plan.run(ctx, hybrid_plan.split_from(ctx, statement.text, statement.start))
-    return tensor_of(ctx, statement.name, table, empty)
+    return tensor_of(ctx, statement.name, table, empty, statement.storage)
 
 
 def _refuse_numbered(query: Query) -> None:
@@ -157,7 +156,7 @@ def _kept_unreduced(ctx: Context, statement: CreateTensor, query: Query) -> Tens
     columns = (Column(part, DType.BIGINT, key=split.keys[0]), *relation.columns)
     plan = plan_relation(ctx, Bound(split, columns), query.binder)
     computed = plan.result(query.inputs, ctx.tick)
-    parts = _stored(statement.name, computed, owners(query.inputs.values()))
+    parts = _stored(statement, computed, owners(query.inputs.values()))
     schema = parts.relation.schema
     fields = PartialFields(Summands(schema, parts.relation.fields, mesh.axes, over))
     complete = Relation(Schema(schema.keys[1:], schema.fields), fields)
@@ -166,14 +165,14 @@ def _kept_unreduced(ctx: Context, statement: CreateTensor, query: Query) -> Tens
     return Tensor(statement.name, complete, parts.columns[1:], partition=on_mesh)
 
 
-def _filled(empty: Tensor, result: Result) -> Tensor:
+def _filled(empty: Tensor, result: Result, storage: str | None) -> Tensor:
     """Inserts the rows of a SELECT into a declared tensor, matching columns by position."""
     if len(result.columns) != len(empty.columns):
         raise ProgrammingError(
             f"The SELECT gives {plural(len(result.columns), 'column')} for {len(empty.columns)}",
             hint=f"{empty.name} has {', '.join(empty.columns)}.",
         )
-    return insert_rows(empty, result_table(empty, list(empty.columns), result), replaces=False)
+    return filled(empty, result_table(empty, list(empty.columns), result), storage)
 
 
 def _partition(ctx: Context, statement: CreateTensor, schema: Schema) -> Partition | None:
@@ -238,8 +237,7 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
     if not values:
         raise ProgrammingError("A tensor needs a value column, such as val FLOAT")
     schema = Schema(keys, tuple(Field(n, t) for n, t in values))
-    if schema.size > MAX_ELEMENTS:
-        raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
+    refuse_size(schema, statement.storage)
     default: Any = None
     fields: dict[str, np.ndarray] = {}
     for name, dtype in values:
@@ -255,6 +253,8 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
         fields[PRESENT] = np.broadcast_to(np.zeros((), np.bool_), schema.shape)
     columns = tuple(c.name for c in statement.columns)
     relation = Relation(schema, LocalFields(fields))
+    if sparse_rows.is_chosen(schema, 0, statement.storage or "dense"):
+        relation = Relation(schema, sparse_rows.empty_fields(schema, default))
     checks = declared_checks(statement.checks, schema)
     tensor = Tensor(statement.name, relation, columns, default=default, checks=checks, changed=True)
     if statement.default is not None:
@@ -263,11 +263,11 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
     return tensor
 
 
-def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
+def _stored(statement: CreateTensor, result: Result, foreign: set[int]) -> Tensor:
     """Returns a result as a tensor without NULLs, hidden keys or shared memory.
 
     Args:
-        name: The tensor's name.
+        statement: The statement.
         result: The result to store.
         foreign: The ids of memory owners that have other users, whose memory is copied.
     """
@@ -299,8 +299,46 @@ def _stored(name: str, result: Result, foreign: set[int]) -> Tensor:
         columns[PRESENT] = PRESENT
         schema_fields.append(Field(PRESENT, DType.BOOLEAN))
     schema = Schema(tuple(keys), tuple(schema_fields))
-    if result.fields.sites is not None:
+    name = statement.name
+    if result.fields.sites is not None and statement.storage != "sparse":
         placed = result.fields.renamed(schema, columns, name)
         return Tensor(name, Relation(schema, placed), tuple(names))
+    if statement.storage == "sparse" or result.fields.is_sparse:
+        sparse = _stored_sparsely(statement, result, schema, columns, tuple(names))
+        if sparse is not None:
+            return sparse
+    refuse_size(schema)
     fields = LocalFields({n: owned(result.fields[o], foreign) for n, o in columns.items()})
     return Tensor(name, Relation(schema, fields), tuple(names))
+
+
+def _stored_sparsely(
+    statement: CreateTensor,
+    result: Result,
+    schema: Schema,
+    columns: Mapping[str, str],
+    names: tuple[str, ...],
+) -> Tensor | None:
+    """Returns a result as a sparsely stored tensor; None if STORAGE DENSE asks for an array.
+
+    Args:
+        statement: The statement.
+        result: The result to store.
+        schema: The tensor's schema.
+        columns: The result's field for each field of the tensor.
+        names: The tensor's columns.
+    """
+    values = {f.name: columns[f.name] for f in schema.values}
+    few = sparse_fields_of(result.fields)
+    if few is not None:
+        if statement.storage == "dense":
+            return None
+        flagged = sparse_rows.with_flag(schema, few.fill)
+        fields = few.renamed(flagged, values, statement.name)
+        return Tensor(statement.name, Relation(flagged, fields), names)
+    sparse_rows.is_chosen(schema, len(result), "sparse")
+    is_full = PRESENT not in result.fields
+    cells = np.arange(schema.size) if is_full else np.flatnonzero(result.fields[PRESENT])
+    stored_values = {n: result.fields[o].reshape(-1)[cells] for n, o in values.items()}
+    empty = Tensor(statement.name, Relation(schema, result.fields), names)
+    return replace(sparse_rows.filled_rows(empty, cells, stored_values), changed=False)

@@ -9,6 +9,7 @@ import numpy as np
 from einsql.core.schema import Schema
 from einsql.core.units import plural
 from einsql.errors import DataError, IntegrityError
+from einsql.session.statements import sparse_rows
 from einsql.session.statements.target import changed, key_text, types_of
 from einsql.storage.files.rows import Batch, Rows
 from einsql.storage.objects import Tensor
@@ -41,6 +42,8 @@ def inserted(
     schema = tensor.relation.schema
     names = _names(tensor, source, path, member)
     types = types_of(schema)
+    if tensor.relation.fields.is_sparse:
+        return _stored_sparsely(ctx, tensor, source, names, path)
     width = sum(f.dtype.numpy.itemsize for f in schema.values) + 2
     require(schema.size * width)
     present = tensor.relation.present
@@ -59,6 +62,38 @@ def inserted(
             fields[f.name].reshape(-1)[at] = batch[names[f.name]]
         rows += len(at)
     return changed(tensor, fields, mask), rows
+
+
+def _stored_sparsely(
+    ctx: Context, tensor: Tensor, source: Rows, names: dict[str, str], path: str
+) -> tuple[Tensor, int]:
+    """Returns a sparsely stored tensor with the rows of files; see `inserted`."""
+    schema, types = tensor.relation.schema, types_of(tensor.relation.schema)
+    places = [np.zeros(0, np.int64)]
+    columns = {f.name: [np.zeros(0, f.dtype.numpy)] for f in schema.values}
+    for batch in source.batches({names[c]: types[c] for c in types}, ctx.tick):
+        places.append(_cells(schema, batch, names, path))
+        for f in schema.values:
+            columns[f.name].append(batch[names[f.name]].astype(f.dtype.numpy, copy=False))
+        require(sparse_rows.WIDTH * sum(map(len, places)))
+    at = np.concatenate(places)
+    if tensor.default is None:
+        there = sparse_rows.stored_at(tensor, at)
+        if there.any():
+            raise _exists(f"The key ({key_text(schema, int(at[there][0]))})", path, tensor.name)
+    unique, counts = np.unique(at, return_counts=True)
+    if len(unique) < len(at):
+        key = key_text(schema, int(unique[counts > 1][0]))
+        raise IntegrityError(f"The key ({key}) is twice in '{path}'")
+    values = {name: np.concatenate(pieces) for name, pieces in columns.items()}
+    return sparse_rows.with_cells(tensor, at, values, presence=True), len(at)
+
+
+def _exists(key: str, path: str, name: str) -> IntegrityError:
+    return IntegrityError(
+        f"{key} of '{path}' exists in {name}",
+        hint="DELETE it, or read into a tensor with DEFAULT, whose values are replaced.",
+    )
 
 
 def _names(tensor: Tensor, source: Rows, path: str, member: str | None) -> dict[str, str]:
@@ -129,8 +164,5 @@ def _refuse_twice(
     there = before is not None and bool(before.reshape(-1)[cell])
     key = "The row" if not schema.keys else f"The key ({key_text(schema, cell)})"
     if there:
-        raise IntegrityError(
-            f"{key} of '{path}' exists in {name}",
-            hint="DELETE it, or read into a tensor with DEFAULT, whose values are replaced.",
-        )
+        raise _exists(key, path, name)
     raise IntegrityError(f"{key} is twice in '{path}'")

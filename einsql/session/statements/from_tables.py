@@ -22,12 +22,13 @@ from einsql.session.statements.insert import (
     cast_column,
     cells,
     column_order,
-    insert_rows,
+    filled,
+    refuse_size,
     row_write,
 )
-from einsql.session.statements.target import changed
+from einsql.session.statements.sparse_rows import is_chosen
 from einsql.session.statements.value_checks import refuse_violations
-from einsql.session.statements.write_set import WriteSet
+from einsql.session.statements.write_set import Write, WriteSet, store
 from einsql.sql.binder.dml import Insertion
 from einsql.storage.arrow_arrays import numpy_array
 from einsql.storage.duckdb.table_result import TableResult
@@ -40,16 +41,15 @@ if TYPE_CHECKING:
 
     from einsql.planner.context import Context
 
-MAX_ELEMENTS = 2**40
-"""The most elements of a tensor, as in `create.MAX_ELEMENTS`."""
-
 SPARSE = 16
 """Elements per row: a table with more elements for each row is sparse."""
 
 Columns = list[tuple[str, DType, np.ndarray]]
 
 
-def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None) -> Tensor:
+def tensor_of(
+    ctx: Context, name: str, table: TableResult, empty: Tensor | None, storage: str | None
+) -> Tensor:
     """Returns a tensor with a table's rows.
 
     Args:
@@ -58,6 +58,7 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
         table: The rows. Leading integer columns are keys, except the last column and `val`;
             the other columns are values.
         empty: The declared tensor, whose columns match the table's by position; None infers it.
+        storage: "sparse" or "dense" of STORAGE; None leaves the choice to the rows.
 
     Raises:
         ProgrammingError: Columns do not fit a tensor.
@@ -69,7 +70,7 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
     if empty is not None:
         new_rows = fitted(empty, list(empty.columns), columns)
         with ctx.memory.lending():
-            return insert_rows(empty, new_rows, replaces=False)
+            return filled(empty, new_rows, storage)
     names = [c[0] for c in columns]
     if len({n.lower() for n in names}) != len(names):
         raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
@@ -81,15 +82,15 @@ def tensor_of(ctx: Context, name: str, table: TableResult, empty: Tensor | None)
     keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
     fields = tuple(Field(n, t) for n, t, _ in columns[count:])
     schema = Schema(keys, (*fields, Field(PRESENT, DType.BOOLEAN)))
-    if schema.size > MAX_ELEMENTS:
-        raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
-    _check_size(ctx, schema, len(columns[0][2]))
+    if not is_chosen(schema, len(columns[0][2]), storage):
+        refuse_size(schema)
+        _check_size(ctx, schema, len(columns[0][2]))
     zeros = LocalFields(
         {f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields}
     )
     tensor = Tensor(name, Relation(schema, zeros), tuple(names))
     with ctx.memory.lending():
-        return insert_rows(tensor, {n: values for n, _, values in columns}, replaces=False)
+        return filled(tensor, {n: values for n, _, values in columns}, storage)
 
 
 def _check_size(ctx: Context, schema: Schema, count: int) -> None:
@@ -236,22 +237,14 @@ def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: E
     shown = TableResult(touched.relation, columns, touched.types, touched.lock)
     table = fitted(tensor, order, read(shown)[: len(order)])
     at = cells(tensor, table, len(touched))
-    unique, counts = np.unique(at, return_counts=True)
+    _, counts = np.unique(at, return_counts=True)
     if (counts > 1).any():
         raise IntegrityError(
             f"{int((counts > 1).sum())} rows of {tensor.name} meet several rows of FROM",
             hint="Compare all keys in WHERE, or aggregate FROM to one row for each key.",
         )
-    present = tensor.relation.present
-    fields = {f.name: tensor.relation.fields[f.name] for f in schema.values}
-    if not names:
-        mask = np.ones(schema.shape, np.bool_) if present is None else present.copy()
-        mask.reshape(-1)[unique] = False
-        present = mask
-    for name in names:
-        fields[name] = fields[name].copy()
-        fields[name].reshape(-1)[at] = stored(table[name], schema.dtype(name))
-    new = changed(tensor, fields, present)
-    refuse_violations(new)
-    ctx.store.put(new)
+    values = {name: stored(table[name], schema.dtype(name)) for name in names}
+    change = Write(tensor, at, values, len(at), presence=None if names else False, flat=True)
+    refuse_violations(change)
+    store(ctx, [change] if len(at) else [], set)
     return len(at)

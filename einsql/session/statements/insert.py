@@ -10,11 +10,12 @@ from sqlglot import exp
 
 from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
-from einsql.core.schema import DType, Key, valid
+from einsql.core.schema import PRESENT, DType, Key, Schema, valid
 from einsql.core.units import plural
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Call, Const, EinSum, ParameterInput, Value
 from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.session.statements import sparse_rows
 from einsql.session.statements.target import changed, constant, key_text, types_of
 from einsql.session.statements.value_checks import first_violation, violation
 from einsql.session.statements.write_set import Write, WriteSet
@@ -28,6 +29,25 @@ from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
+
+
+MAX_ELEMENTS = 2**40
+"""The most elements of a dense tensor. A larger one fits no machine, so it is a mistake."""
+MAX_KEYS = 2**58
+"""The most keys of a sparse tensor: NumPy describes no larger array."""
+
+
+def refuse_size(schema: Schema, storage: str | None = None) -> None:
+    """Refuses a tensor with too many elements.
+
+    Raises:
+        ProgrammingError: It has more than a tensor of its storage may have.
+    """
+    if schema.size > (MAX_KEYS if storage == "sparse" else MAX_ELEMENTS):
+        raise ProgrammingError(
+            f"{schema.size:,} elements are more than a tensor may have",
+            hint="STORAGE SPARSE stores the rows of a tensor with two keys only.",
+        )
 
 
 def inserted(
@@ -100,6 +120,8 @@ def _box(
     schema, source_schema = tensor.relation.schema, result.schema
     if result.hidden or not source_schema.size or len(result) < source_schema.size:
         return None
+    if tensor.relation.fields.is_sparse:
+        return None
     axes = {k.name: n for n, k in enumerate(source_schema.keys)}
     box: list[slice] = []
     moved: list[int] = []
@@ -125,8 +147,8 @@ def _box(
         return None
     at = tuple(box)
     if tensor.default is None and not replaces:
-        present = tensor.relation.present
-        if present is None or present[at].any():
+        bounds = np.array([(s.start, s.stop) for s in at], np.int64).reshape(-1, 2)
+        if not schema.has(PRESENT) or tensor.relation.fields.part([PRESENT], bounds)[PRESENT].any():
             return None
     values: dict[str, np.ndarray] = {}
     for f in schema.values:
@@ -308,13 +330,24 @@ def cast_column(tensor: Tensor, column: str, source: DType, values: np.ndarray) 
     return np.asarray(cast_array(values, dtype))
 
 
-def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> Tensor:
-    """Returns the tensor with inserted rows. The columns are in the carriers of their types.
+def filled(tensor: Tensor, table: dict[str, np.ndarray], storage: str | None) -> Tensor:
+    """Returns an empty tensor with rows. The columns are in the carriers of their types.
+
+    Args:
+        tensor: The tensor, without rows.
+        table: The columns of the rows.
+        storage: "sparse" or "dense" of STORAGE; None leaves the choice to the number of rows.
 
     Raises:
-        IntegrityError: A key exists already, occurs twice or is out of bounds.
+        IntegrityError: A key occurs twice or is out of bounds.
+        NotSupportedError: STORAGE SPARSE of a tensor without exactly two keys.
     """
-    at, schema = _new_cells(tensor, table, replaces), tensor.relation.schema
+    schema, count = tensor.relation.schema, len(next(iter(table.values())))
+    if sparse_rows.is_chosen(schema, count, storage):
+        values = {f.name: stored(table[f.name], f.dtype) for f in schema.values}
+        return sparse_rows.filled_rows(tensor, cells(tensor, table, count), values)
+    refuse_size(schema)
+    at = _new_cells(tensor, table, replaces=False)
     present = tensor.relation.present
     mask = _own(np.True_ if present is None else present, schema.shape)
     mask.reshape(-1)[at] = True
@@ -336,7 +369,7 @@ def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> 
         )
     if tensor.default is not None or replaces:
         return at
-    taken = _flags(tensor.relation.present, at)
+    taken = _taken(tensor, at)
     if taken.any():
         raise IntegrityError(
             f"The key ({key_text(schema, int(at[taken][0]))}) exists in {tensor.name}"
@@ -347,13 +380,18 @@ def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> 
     return at
 
 
-def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
-    """Returns a mask at flat indices; without a mask every key is present."""
-    if mask is None:
+def _taken(tensor: Tensor, at: np.ndarray) -> np.ndarray:
+    """Returns whether the keys at flat indices exist; only the box around them is read."""
+    if tensor.relation.fields.is_sparse:
+        return sparse_rows.stored_at(tensor, at)
+    schema = tensor.relation.schema
+    if not schema.has(PRESENT):
         return np.ones(len(at), np.bool_)
-    if mask.flags.c_contiguous:
-        return np.asarray(mask.reshape(-1)[at])
-    return np.asarray(mask[np.unravel_index(at, mask.shape)])
+    cells = np.unravel_index(at, schema.shape) if schema.shape else ()
+    box = np.array([(c.min(), c.max() + 1) if len(c) else (0, 0) for c in cells], np.int64)
+    mask = tensor.relation.fields.part([PRESENT], box.reshape(-1, 2))[PRESENT]
+    inside = tuple(c - lo for c, (lo, _) in zip(cells, box.tolist(), strict=True))
+    return np.broadcast_to(mask[inside], at.shape)
 
 
 def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:

@@ -13,10 +13,13 @@ from einsql.core.schema import PRESENT, DType
 from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj, negate
 from einsql.session.statements.target import refuse_null, rows
-from einsql.session.statements.write_set import Index, Write, WriteSet
+from einsql.session.statements.write_set import Write, WriteSet
 from einsql.sql.binder.dml import COUNT, Touch
 from einsql.storage.fields import Fields, Term
 from einsql.storage.objects import Tensor
+from einsql.storage.results.stored_elements import has_stored_rows
+from einsql.storage.sparse_fields import sparse_fields_of
+from einsql.storage.undo_log import Index
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -47,7 +50,7 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
         columns = {c: c for c in touch.columns}
         return _overwritten(ctx, tensor, touch, fields, columns, presence=None)
     cells = _touched(touch, fields, tensor)
-    values = {c: cells.take(fields[c]) for c in touch.columns}
+    values = {c: cells.take(c) for c in touch.columns}
     return Write(tensor, cells.at, values, cells.count), cells.count
 
 
@@ -127,10 +130,10 @@ def in_place(touch: Touch, tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The cells of the touched rows, and a function from an array over keys to their values."""
+    """The cells of the touched rows, and a function from a field's name to their values."""
 
     at: Index
-    take: Callable[[np.ndarray], np.ndarray]
+    take: Callable[[str], np.ndarray]
     count: int
 
 
@@ -138,21 +141,42 @@ def _touched(touch: Touch, fields: Fields, tensor: Tensor) -> _Cells:
     touch_schema, schema = touch.node.schema, tensor.relation.schema
     labels = tuple(k.name for k in touch_schema.keys)
     number = rows(fields, touch_schema)
+    if has_stored_rows(fields):
+        return _stored(touch, fields, tensor)
     if touch.labels == labels:  # other labels are a diagonal
         if number == touch_schema.size:
             if touch_schema.shape == schema.shape:
-                return _Cells(None, lambda a: a, number)
+                return _Cells(None, lambda name: fields[name], number)
             pairs = zip(touch_schema.keys, schema.keys, strict=True)
             box = tuple(slice(m.lo - k.lo, m.hi - k.lo) for m, k in pairs)
-            return _Cells(box, lambda a: a, number)
+            return _Cells(box, lambda name: fields[name], number)
         if touch_schema.shape == schema.shape:
             mask = fields[PRESENT]
-            return _Cells(mask, lambda a: a[mask], number)
+            return _Cells(mask, lambda name: fields[name][mask], number)
     chosen = fields[PRESENT] if PRESENT in fields else np.ones(touch_schema.shape, np.bool_)
     here = np.nonzero(chosen)
+    there = _positions(touch, here, tensor)
+    return _Cells(there, lambda name: fields[name][here], number)
+
+
+def _stored(touch: Touch, fields: Fields, tensor: Tensor) -> _Cells:
+    """The touched rows of a sparse result."""
+    few = sparse_fields_of(fields)
+    assert few is not None
+    ordered = few.in_key_order()
+    matrix = ordered.taken()
+    there = _positions(touch, (matrix.rows, matrix.columns), tensor)
+    return _Cells(there, lambda name: ordered.taken(name).values, matrix.stored)
+
+
+def _positions(
+    touch: Touch, here: tuple[np.ndarray, ...], tensor: Tensor
+) -> tuple[np.ndarray, ...]:
+    """The positions of rows in the tensor, given their positions in the touched schema."""
+    touch_schema, schema = touch.node.schema, tensor.relation.schema
+    labels = tuple(k.name for k in touch_schema.keys)
     axes = {label: n for n, label in enumerate(labels)}
-    there = tuple(
+    return tuple(
         here[axes[label]] + touch_schema.keys[axes[label]].lo - k.lo
         for label, k in zip(touch.labels, schema.keys, strict=True)
     )
-    return _Cells(there, lambda a: a[here], number)

@@ -6,22 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core import buffer_pool
+from einsql.core.free_memory import require_dense
 from einsql.core.records import dataclass
+from einsql.core.schema import PRESENT
 from einsql.errors import IntegrityError
+from einsql.session.statements import sparse_rows
 from einsql.session.statements.target import changed, key_text
 from einsql.storage.array_ownership import behind, owned
 from einsql.storage.objects import Tensor
+from einsql.storage.relation import Relation
+from einsql.storage.undo_log import Index
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
-
-Index = Any
-"""An index of NumPy: slices, arrays of positions, a mask."""
+    from einsql.storage.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +157,28 @@ def store(ctx: Context, changes: Sequence[WriteSet], foreign: Callable[[], set[i
         changes: The changes, at most one for each tensor.
         foreign: Returns ids of memory owners that a tensor must not share.
     """
-    new = [_Storing(ctx, m, foreign) if isinstance(m, Write) else m for m in changes]
+    new = [_new_state(ctx, m, foreign) if isinstance(m, Write) else m for m in changes]
     for item in new:
         ctx.store.put(item.finished() if isinstance(item, _Storing) else item)
+
+
+def _new_state(ctx: Context, write: Write, foreign: Callable[[], set[int]]) -> _Storing | Tensor:
+    """The new state of a tensor. Sparsely stored elements are written into new arrays."""
+    if not write.tensor.relation.fields.is_sparse:
+        return _Storing(ctx, write, foreign)
+    shape = write.tensor.relation.schema.shape
+    box = write.at is None or not (write.flat or _has_arrays(write.at))
+    if box and write.count:
+        require_dense(sparse_rows.WIDTH * write.count, shape)
+    if write.flat or box:
+        cells = _flat(write)
+        values = {name: array.reshape(-1) for name, array in _whole(write).items()}
+    elif isinstance(write.at, tuple):
+        cells = np.asarray(np.ravel_multi_index(write.at, shape))
+        values = dict(write.values)
+    else:
+        cells, values = np.flatnonzero(write.at), dict(write.values)
+    return sparse_rows.with_cells(write.tensor, cells, values, write.presence)
 
 
 def _own(at: Index) -> Index:
@@ -172,10 +194,40 @@ class _Storing:
     def __init__(self, ctx: Context, write: Write, foreign: Callable[[], set[int]]) -> None:
         at = _own(write.at)
         self.ctx, self.write = ctx, write if at is write.at else replace(write, at=at)
-        relation = write.tensor.relation
+        self.waiting: list[tuple[np.ndarray, np.ndarray | np.bool_]] = []
+        self.tiles = self._tiles()
+        if self.tiles is None:
+            self._arrays(foreign)
+
+    def _tiles(self) -> Fields | None:
+        """Returns the fields of a stored tensor of which the write changes some tiles, or None."""
+        write, relation = self.write, self.write.tensor.relation
+        has_mask = relation.schema.has(PRESENT)
+        if (
+            write.at is None
+            or self.ctx.cluster is not None
+            or not (has_mask or write.presence in (None, True))
+        ):
+            return None
+        values: dict[str, np.ndarray | np.bool_] = dict(write.values)
+        if has_mask and write.presence is not None:
+            values[PRESENT] = np.bool_(write.presence)
+        in_place = relation.fields.in_place(
+            tuple(values), write.at, write.flat, self.ctx.store.mark
+        )
+        if in_place is None:
+            return None
+        for name, new in values.items():
+            if isinstance(new, np.ndarray) and behind(new) is not None:
+                new = new.copy()  # it may alias the cells that are overwritten
+            self.waiting.append((self._cells(in_place.cells[name]), new))
+        return in_place.fields
+
+    def _arrays(self, foreign: Callable[[], set[int]]) -> None:
+        """Sets the new arrays of all fields."""
+        write, relation = self.write, self.write.tensor.relation
         self.fields = {f.name: relation.fields[f.name] for f in relation.schema.values}
         self.mask = relation.present
-        self.waiting: list[tuple[np.ndarray, np.ndarray | np.bool_]] = []
         for name, values in write.values.items():
             if write.at is None:
                 self.fields[name] = owned(values, foreign())
@@ -220,4 +272,11 @@ class _Storing:
         """Performs the delayed writes and returns the new tensor."""
         for cells, values in self.waiting:
             self.ctx.store.overwrite(cells, self.write.at, values)
-        return changed(self.write.tensor, self.fields, self.mask)
+        tensor = self.write.tensor
+        if self.tiles is None:
+            return changed(tensor, self.fields, self.mask)
+        relation = Relation(tensor.relation.schema, self.tiles)
+        if self.write.presence and PRESENT in self.tiles and self.tiles.all_set(PRESENT):
+            fields = {f.name: self.tiles[f.name] for f in relation.schema.values}
+            return changed(tensor, fields, self.tiles[PRESENT])
+        return tensor.with_relation(relation)

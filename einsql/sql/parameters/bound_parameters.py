@@ -27,9 +27,9 @@ from einsql.ir.einsum.graph import (
     ParameterInput,
     Value,
     exprs,
-    map_exprs,
     rewrite,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.sql.parameters.host_expr import (
     BUCKET,
     NeedsValuesError,

@@ -27,9 +27,9 @@ from einsql.ir.einsum.graph import (
     Node,
     Operand,
     call,
-    map_exprs,
     rewrite,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import (
     NeedsValuesError,

@@ -94,6 +94,7 @@ class CreateTensor:
         partition: The keys of PARTITION BY; None without the clause.
         replicate: The mesh axes of REPLICATE OVER.
         partial: The mesh axes of PARTIAL(SUM) OVER.
+        storage: "sparse" or "dense" of STORAGE; None without the clause.
         query: The SELECT; None without a SELECT, and for one that only DuckDB's grammar accepts.
         text: The statement's text, if it has a SELECT.
         start: The offset of the SELECT in the text.
@@ -109,6 +110,7 @@ class CreateTensor:
     replicate: tuple[MeshAxis, ...] = ()
     partial: tuple[MeshAxis, ...] = ()
     default: exp.Expr | None = None
+    storage: str | None = None
     query: exp.Query | None = None
     text: str = ""
     start: int = 0

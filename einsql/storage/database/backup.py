@@ -82,15 +82,19 @@ def back_up(
             state, identity, progress = _copy_tables(source, duck, one_commit, attached, part, tick)
             directory = Directory(part)
             directory.make(identity)
+            home = f"{in_quotes(attached)}.__einsql"
             for item in state.objects.values():
-                layout = None
+                old = layout = None
                 if isinstance(item, Damaged):
                     raise damage_error(item)
                 if isinstance(item, Tensor):
+                    old = item.relation.fields.layout
                     layout = directory.store(item, state.generation, progress.add)
-                if source.path is None:  # DuckDB has copied the rows of a file's catalog
+                # DuckDB has copied the rows of a file's catalog; those of merged tensors differ.
+                if source.path is None or layout is not old:
                     row = rows.row_of(item, state.generation, layout)
-                    rows.insert(duck.execute, f"{in_quotes(attached)}.__einsql", row)
+                    before = None if old is None else rows.row_of(item, state.generation, old)
+                    rows.replace(duck.execute, home, row.name, before, row)
             directory.sync()
             duck.run(lambda: _checkpoint(duck, attached, path), lambda _: progress.add(0))
         _publish(part, target, owned)
@@ -214,7 +218,7 @@ def _payload_size(item: Object) -> int:
     fields = item.relation.fields
     if fields.layout is not None:
         return fields.layout.size
-    if not fields.is_local:
+    if not fields.is_local:  # on sites, or sparse
         return item.relation.nbytes
     return sum(distinct(array).nbytes for array in fields.values())
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Any
 
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.core.value_checks import Check
 from einsql.errors import Error
 from einsql.ir.partition import OnMesh, Partition, Parts
-from einsql.storage.database.checks import CHUNK
-from einsql.storage.database.directory import Directory, is_payload
-from einsql.storage.database.layout import Layout
-from einsql.storage.database.rows import Row, payload_of
+from einsql.storage.database.directory import Directory
+from einsql.storage.database.layout import read_value
+from einsql.storage.database.layout_reader import MOST, checked_layout, of_type, whole
+from einsql.storage.database.rows import Row, files_of
 from einsql.storage.objects import Damaged, Definition, Object, Tensor
 from einsql.storage.relation import Relation
 
@@ -24,8 +23,6 @@ Define = Callable[[str, str, str], Definition]
 
 _PAYLOAD = re.compile(r'"([^"/\\]+\.\d+\.[0-9a-f]{32}\.arrow)"')
 _KINDS = ("tensor", "view", "macro")
-_MOST = 2**62
-"""Exclusive upper bound of keys, sizes and offsets."""
 _LARGEST = 2**58
 """Greatest number of elements: NumPy describes no larger array, even one of stride 0."""
 
@@ -37,11 +34,11 @@ def object_of(row: Row, directory: Directory, define: Define) -> Object:
             raise ValueError(row.fault)
         if row.kind not in _KINDS:
             raise ValueError(f"its kind is {row.kind!r}, which this einsql does not know")
-        description = _of(dict, json.loads(row.description))
+        description = of_type(dict, json.loads(row.description))
         if row.kind == "tensor":
-            stored: Object = _tensor(description, directory)
+            stored: Object = _tensor(description, row.chunks, directory)
         else:
-            stored = define(row.kind, row.name, _of(str, description["text"]))
+            stored = define(row.kind, row.name, of_type(str, description["text"]))
         if stored.name.lower() != row.name:
             raise ValueError(f"its row defines {stored.name!r}")
         return stored
@@ -61,46 +58,26 @@ def _damaged(row: Row, fault: str) -> Damaged:
 
 
 def payloads_of(item: Object) -> frozenset[str] | None:
-    """The payload files of a committed object; None if they are unknown."""
-    if isinstance(item, Damaged):
-        return item.payloads
-    file = payload_of(item)
-    return frozenset() if file is None else frozenset((file,))
+    """The segments of a committed object; None if they are unknown."""
+    return item.payloads if isinstance(item, Damaged) else files_of(item)
 
 
 # ---- tensors
 
 
-def _of(kind: type[Any], value: object) -> Any:
-    """Checks that a value has a type, and returns it.
-
-    Raises:
-        TypeError: It has another type.
-    """
-    if type(value) is not kind:
-        raise TypeError(f"its row has {value!r:.60} where {kind.__name__} belongs")
-    return value
-
-
-def _whole(value: object, least: int = 0) -> int:
-    number = int(_of(int, value))
-    if not least <= number < _MOST:
-        raise ValueError(f"its row has the number {number}")
-    return number
-
-
-def _tensor(description: Mapping[str, Any], directory: Directory) -> Tensor:
-    name = _of(str, description["name"])
+def _tensor(
+    description: Mapping[str, Any], chunks: Mapping[int, bytes], directory: Directory
+) -> Tensor:
+    name = of_type(str, description["name"])
     keys = tuple(
-        Key(_of(str, n), _whole(lo, -_MOST), _whole(hi, -_MOST))
+        Key(of_type(str, n), whole(lo, -MOST), whole(hi, -MOST))
         for n, lo, hi in description["keys"]
     )
-    schema = Schema(keys, tuple(Field(_of(str, n), DType(t)) for n, t in description["fields"]))
-    layout = _layout(description["payload"])
-    _check(layout, schema)
+    schema = Schema(keys, tuple(Field(of_type(str, n), DType(t)) for n, t in description["fields"]))
+    layout = checked_layout(of_type(dict, description["payload"]), chunks, schema)
     if schema.size > _LARGEST:
         raise ValueError(f"it would have {schema.size:,} elements")
-    columns = tuple(_of(str, c) for c in description["columns"])
+    columns = tuple(of_type(str, c) for c in description["columns"])
     named = [*(k.name for k in keys), *(f.name for f in schema.fields)]
     shown = {*(k.name for k in keys), *(f.name for f in schema.values)}
     if len({*named}) != len(named) or {*columns} != shown or len(columns) != len(shown):
@@ -111,7 +88,7 @@ def _tensor(description: Mapping[str, Any], directory: Directory) -> Tensor:
         relation=Relation(schema, fields),
         columns=columns,
         partition=_partition(description, len(keys)),
-        default=_default(description["default"]),
+        default=read_value(description["default"]),
         checks=_checks(description.get("checks", ()), schema),
     )
 
@@ -124,7 +101,7 @@ def _checks(listed: Sequence[Any], schema: Schema) -> tuple[Check, ...]:
         TypeError: An entry has another type.
     """
     checks = tuple(
-        Check(_of(str, name), *(None if b is None else int(_of(int, b)) for b in bounds))
+        Check(of_type(str, name), *(None if b is None else int(of_type(int, b)) for b in bounds))
         for name, *bounds in listed
     )
     integers = {f.name: f.dtype for f in schema.values if f.dtype.is_integer}
@@ -146,11 +123,11 @@ def _partition(description: Mapping[str, Any], keys: int) -> Partition | None:
         ValueError: It does not fit the keys.
         TypeError: An entry has another type.
     """
-    order, written = tuple(map(_whole, description["order"])), description["partition"]
+    order, written = tuple(map(whole, description["order"])), description["partition"]
     if isinstance(written, dict):
-        axes = tuple(tuple(_of(str, name) for name in names) for names in written["axes"])
+        axes = tuple(tuple(of_type(str, name) for name in names) for names in written["axes"])
         copies, partial = (
-            tuple(_of(str, name) for name in written[entry]) for entry in ("copies", "partial")
+            tuple(of_type(str, name) for name in written[entry]) for entry in ("copies", "partial")
         )
         partition = OnMesh(axes, copies, partial)
         if len(axes) != keys or len(set(partition.named)) != len(partition.named):
@@ -160,48 +137,7 @@ def _partition(description: Mapping[str, Any], keys: int) -> Partition | None:
         raise ValueError("its PARTITION BY does not name each key once")
     if written is None:
         return None
-    numbers = tuple(_whole(n, 1) for n in written)
+    numbers = tuple(whole(n, 1) for n in written)
     if len(numbers) != keys:
         raise ValueError("its PARTITION BY has not one number for each key")
     return Parts(numbers, order)
-
-
-def _default(value: object) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value
-    return float.fromhex(_of(str, value))
-
-
-def _layout(description: Mapping[str, Any]) -> Layout:
-    layout = Layout.read(description)
-    for number in (layout.size, layout.sums, layout.count, layout.frame):
-        _whole(number, -_MOST)
-    for part in layout.parts:
-        _of(str, part.name)
-        for number in (part.offset, part.first, *part.shape):
-            _whole(number, -_MOST)
-    _of(str, layout.file)
-    return layout
-
-
-def _check(layout: Layout, schema: Schema) -> None:
-    """Refuses a layout whose offsets leave the payload, or whose name leaves the directory.
-
-    Raises:
-        ValueError: The layout does so.
-    """
-    if not is_payload(layout.file):
-        raise ValueError(f"{layout.file!r} is no payload's name")
-    if [p.name for p in layout.parts] != [f.name for f in schema.fields]:
-        raise ValueError("the payload has other fields")
-    places = [(layout.sums, 4 * layout.count)]
-    count = 0
-    for part in layout.parts:
-        extents = zip(part.shape, schema.shape, strict=True)
-        if any(stored not in (1, extent) for stored, extent in extents) or part.first != count:
-            raise ValueError(f"the payload has no {part.name} of that shape")
-        nbytes = prod(part.shape) * schema.dtype(part.name).numpy.itemsize
-        places.append((part.offset, nbytes))
-        count += -(-nbytes // CHUNK)
-    if count != layout.count or any(lo < 0 or lo + n > layout.size for lo, n in places):
-        raise ValueError("the payload is too short")

@@ -1,4 +1,4 @@
-"""Checksums of a payload's elements: CRC-32 of chunks in C order, on several threads."""
+"""Checksums of elements: CRC-32 of units in C order, on several threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 CHUNK = 2**20
-"""Bytes per checksum. The first access to an element reads and verifies one chunk."""
+"""Bytes per checksum in format 1."""
 _FEW = 4
 """Up to this number of chunks one thread computes all checksums."""
 
@@ -29,37 +29,45 @@ def checksums(chunks: Sequence[memoryview]) -> list[int]:
         return list(pool.map(zlib.crc32, chunks, chunksize=max(1, len(chunks) // (4 * threads))))
 
 
-class ChunkChecksums:
+class RunningChecksums:
     """Computes checksums of bytes that arrive in pieces.
 
     Attributes:
-        checksums: One checksum for each completed chunk.
+        checksums: One checksum for each completed unit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Iterable[int]) -> None:
+        """Starts before the first byte.
+
+        Args:
+            sizes: The bytes of each unit, in order.
+        """
         self.checksums: list[int] = []
-        self._open = 0
-        self._length = 0
+        self._sizes = iter(sizes)
+        self._open = self._rest = 0
 
     def feed(self, data: memoryview) -> None:
         """Adds the next bytes."""
-        if self._length:
-            rest = data[: CHUNK - self._length]
-            self._open = zlib.crc32(rest, self._open)
-            self._length += len(rest)
-            data = data[len(rest) :]
-            if self._length == CHUNK:
-                self.finish()
-        full_chunks = len(data) // CHUNK * CHUNK
-        self.checksums += checksums([data[n : n + CHUNK] for n in range(0, full_chunks, CHUNK)])
-        if full_chunks < len(data):
-            self._open, self._length = zlib.crc32(data[full_chunks:]), len(data) - full_chunks
+        at, complete = 0, list[memoryview]()
+        while at < len(data):
+            if not self._rest:
+                size = next(self._sizes)
+                if 0 < size <= len(data) - at:
+                    complete.append(data[at : at + size])
+                    at += size
+                    continue
+                self.checksums += checksums(complete)
+                complete, self._open, self._rest = [], 0, size
+            piece = data[at : at + self._rest]
+            self._open = zlib.crc32(piece, self._open)
+            at, self._rest = at + len(piece), self._rest - len(piece)
+            if not self._rest:
+                self.checksums.append(self._open)
+        self.checksums += checksums(complete)
 
     def finish(self) -> None:
-        """Completes the last chunk."""
-        if self._length:
-            self.checksums.append(self._open)
-            self._open = self._length = 0
+        """Adds the checksums of the units without bytes that are left."""
+        self.checksums += [0 for _ in self._sizes]
 
 
 def chunks_of(shape: Sequence[int], itemsize: int, box: np.ndarray) -> np.ndarray:

@@ -6,16 +6,25 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import IO
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
-from einsql.storage.database.layout import Layout
-from einsql.storage.database.payload import Progress, ignore, write_payload
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.database import sparse_payload
+from einsql.storage.database.layout import CSR, Layout, Segment
+from einsql.storage.database.merge import merged_into
+from einsql.storage.database.newer_tiles import changed_tiles
+from einsql.storage.database.payload import Progress, ignore, write_newer, write_payload
+from einsql.storage.database.segment_file import SegmentFile
+from einsql.storage.database.sparse_payload import StoredSparseFields
+from einsql.storage.database.stored import FieldsInFiles, StoredFields
 from einsql.storage.files.drafts import synchronise
 from einsql.storage.files.regular_files import open_regular
 from einsql.storage.objects import Tensor
+from einsql.storage.sparse_fields import sparse_fields_of
 
 MARKER = "einsql"
 """The file that contains the identity of the directory's database."""
@@ -35,6 +44,9 @@ class Directory:
         self.path = f"{database}.tensors"
         self._database = database
         self._abandoned = False
+        self._segments: WeakValueDictionary[tuple[str, tuple[str, ...]], SegmentFile] = (
+            WeakValueDictionary()
+        )
         self._new = False
         """Whether the directory's own entry may not be synced yet."""
 
@@ -97,29 +109,31 @@ class Directory:
             os.replace(part, marker)
 
     def store(self, tensor: Tensor, version: int, tick: Progress) -> Layout:
-        """Copies or writes a tensor's payload into a directory that no other connection uses.
+        """Copies or writes a tensor into a directory that no other connection uses.
+
+        Newer tiles are merged into the copy of the base segment.
 
         Args:
             tensor: What to write.
-            version: Part of the file name of a new payload.
+            version: Part of the file name of a new segment.
             tick: Callback with the number of bytes after each piece; raises to cancel.
 
         Raises:
-            OperationalError: The payload is damaged, or cannot be written.
+            OperationalError: A segment is damaged, or cannot be written.
         """
-        fields = tensor.relation.fields
-        if not isinstance(fields, StoredFields):
+        if tensor.relation.fields.layout is None or len(_stored(tensor).dirty):
             return self.write(tensor, version, set(), tick)
-        path = os.path.join(self.path, fields.layout.file)
-        with writing(path), open(path, "xb") as file:
-            fields.copy(file.fileno(), tick)
+        fields = _stored(tensor)
+        path = os.path.join(self.path, fields.layout.base.file)
+        with writing(path), open(path, "xb+") as file:
+            base = merged_into(file, fields, tick)
             os.fsync(file.fileno())
-        return fields.layout
+        return Layout(base) if fields.newer else fields.layout
 
     def write(
         self, tensor: Tensor, version: int, pending: set[str], tick: Progress = ignore
     ) -> Layout:
-        """Writes and syncs a tensor's payload; `sync` makes its name durable.
+        """Writes and syncs a tensor's base segment; `sync` makes its name durable.
 
         Args:
             tensor: What to write.
@@ -130,6 +144,74 @@ class Directory:
         Raises:
             OperationalError: It cannot be written; the partial file is removed.
         """
+        with self._new_file(tensor, version, pending) as (file, name):
+            relation = tensor.relation
+            few = sparse_fields_of(relation.fields)
+            if few is not None:
+                return Layout(sparse_payload.write(file, name, relation.schema, few, tick))
+            return Layout(write_payload(file, name, relation.schema, relation.fields, tick))
+
+    def rewrite(self, tensor: Tensor, version: int, pending: set[str]) -> Layout | None:
+        """Writes a committed tensor with all tiles in a base segment of the present format.
+
+        Args:
+            tensor: A committed tensor.
+            version: Part of the file's name.
+            pending: As in `write`.
+
+        Returns:
+            None if it is so already.
+
+        Raises:
+            OperationalError: A segment is damaged, or cannot be written.
+        """
+        fields = _stored(tensor)
+        base = fields.layout.base
+        if base.tile is None and base.format != CSR:
+            return self.write(tensor, version, pending)
+        if not fields.newer:
+            return None
+        with self._new_file(tensor, version, pending) as (file, name):
+            base = merged_into(file, fields, ignore)
+        return Layout(replace(base, file=name))
+
+    def write_changes(self, tensor: Tensor, version: int, pending: set[str]) -> Layout:
+        """Writes the tiles of a stored tensor that a transaction has changed.
+
+        A sparse tensor that has changed has fields without a layout, which `write` writes.
+
+        Args:
+            tensor: The tensor, whose fields have a layout.
+            version: Part of the file's name.
+            pending: As in `write`.
+
+        Returns:
+            The new description; the present one if only the tensor's description has changed.
+
+        Raises:
+            OperationalError: A segment is damaged, or cannot be written.
+        """
+        fields, schema = _stored(tensor), tensor.relation.schema
+        if fields.needs_base:
+            return self.write(tensor, version, pending)
+        change = changed_tiles(fields)
+        if change is None:
+            return fields.layout
+        with self._new_file(tensor, version, pending) as (file, name):
+            segment, starts = write_newer(
+                file, replace(change.segment, file=name), schema, change.boxes, change.pieces
+            )
+        return change.applied(fields.layout, segment, starts)
+
+    @contextmanager
+    def _new_file(
+        self, tensor: Tensor, version: int, pending: set[str]
+    ) -> Iterator[tuple[IO[bytes], str]]:
+        """A file to write, which is synced and gets its name when the block ends.
+
+        Yields:
+            The file, and its final name.
+        """
         title = quote(tensor.name.lower(), safe="")[:_LONGEST]
         name = f"{title}.{version}.{os.urandom(16).hex()}.arrow"
         path = os.path.join(self.path, name)
@@ -138,8 +220,7 @@ class Directory:
         try:
             with writing(path):
                 with open(part, "xb+") as file:
-                    relation = tensor.relation
-                    layout = write_payload(file, name, relation.schema, relation.fields, tick)
+                    yield file, name
                     os.fsync(file.fileno())
                 os.replace(part, path)
         except BaseException:
@@ -148,11 +229,24 @@ class Directory:
             raise
         finally:
             pending.discard(f"{name}.part")
-        return layout
 
-    def fields(self, layout: Layout, schema: Schema, title: str) -> StoredFields:
-        """The fields of a tensor's payload; messages use the title."""
-        return StoredFields(os.path.join(self.path, layout.file), layout, schema, title)
+    def fields(self, layout: Layout, schema: Schema, title: str) -> FieldsInFiles:
+        """The fields of a tensor's segments; messages use the title."""
+        if layout.base.format == CSR:
+            arrays = sparse_payload.arrays_in(layout.base, schema)
+            return StoredSparseFields(layout, schema, self._segment(layout.base, arrays, title))
+        newer = {s.number: self._segment(s, schema, title) for s in layout.newer}
+        return StoredFields(layout, schema, self._segment(layout.base, schema, title), newer)
+
+    def _segment(self, segment: Segment, schema: Schema, title: str) -> SegmentFile:
+        """A segment, shared by the versions of a tensor: it is mapped and verified once."""
+        names = (title, *(f.name for f in schema.fields))
+        known = self._segments.get((segment.file, names))
+        if known is None:
+            path = os.path.join(self.path, segment.file)
+            known = SegmentFile(path, segment, schema, title)
+            self._segments[segment.file, names] = known
+        return known
 
     def sync(self) -> None:
         """Syncs the directory's entries, and its own entry if it is new.
@@ -210,6 +304,13 @@ class Directory:
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)
+
+
+def _stored(tensor: Tensor) -> FieldsInFiles:
+    """The fields of a tensor with a layout."""
+    fields = tensor.relation.fields
+    assert isinstance(fields, FieldsInFiles)
+    return fields
 
 
 def is_payload(name: str) -> bool:

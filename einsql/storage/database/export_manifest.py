@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from einsql.errors import OperationalError
-from einsql.storage.database import rows
+from einsql.storage.database import rows, sparse_payload
 from einsql.storage.database.catalog_reader import Define, object_of
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.payload import Progress
 from einsql.storage.database.rows import Row
-from einsql.storage.fields import LocalFields
+from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.files.drafts import part_file, writing
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage_error
+from einsql.storage.sparse_fields import sparse_fields_of
 
 MANIFEST = "einsql.json"
 """The file that lists the objects."""
@@ -95,15 +96,15 @@ def read_objects(folder: str, define: Define) -> list[Object]:
                 kind=str(o["kind"]),
                 description=json.dumps(o["definition"]),
             )
-            for o in (manifest["objects"] if version == rows.FORMAT else ())
+            for o in (manifest["objects"] if 0 < version <= rows.FORMAT else ())
         ]
     except OSError as error:
         raise OperationalError(f"'{path}' cannot be read: {error.strerror}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise OperationalError(f"'{path}' is damaged: {error}") from None
-    if version != rows.FORMAT:
+    if not 0 < version <= rows.FORMAT:
         raise OperationalError(
-            f"'{path}' has format {version}, and this einsql reads format {rows.FORMAT}"
+            f"'{path}' has format {version}, and this einsql reads formats up to {rows.FORMAT}"
         )
     name, times = max(
         Counter(row.name for row in listed).items(), key=itemgetter(1), default=("", 0)
@@ -140,5 +141,11 @@ def in_memory(tensor: Tensor, copied: Callable[[np.ndarray], np.ndarray]) -> Ten
     Raises:
         OperationalError: The file of its elements is missing, truncated or damaged.
     """
-    fields = LocalFields({name: copied(a) for name, a in tensor.relation.fields.items()})
+    stored = tensor.relation.fields
+    few = sparse_fields_of(stored)
+    fields: Fields
+    if few is not None:
+        fields = sparse_payload.in_memory(few, copied)
+    else:
+        fields = LocalFields({name: copied(a) for name, a in stored.items()})
     return replace(tensor, relation=replace(tensor.relation, fields=fields))

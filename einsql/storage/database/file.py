@@ -230,7 +230,7 @@ class FileDatabase(Database):
                 return self.state
         finally:
             with self.lock:
-                self._pending.difference_update(x.file for x in layouts.values())
+                self._pending.difference_update(*(x.files for x in layouts.values()))
                 if not self.read_only and written:
                     self._sweep()
 
@@ -247,16 +247,19 @@ class FileDatabase(Database):
         for low, item in written.items():
             if not isinstance(item, Tensor):
                 continue
-            fields = item.relation.fields
-            if fields.layout is not None:
-                layouts[low] = fields.layout  # only its description has changed
-                continue
-            layouts[low] = self._directory.write(item, version, self._pending)
+            if item.relation.fields.layout is None:
+                layouts[low] = self._directory.write(item, version, self._pending)
+            else:
+                layouts[low] = self._directory.write_changes(item, version, self._pending)
         if layouts:
-            try:
-                self._directory.sync()
-            except OperationalError as error:
-                self.invalidate(error.reason)
+            self._sync()
+
+    def _sync(self) -> None:
+        """Makes the names of new segments durable."""
+        try:
+            self._directory.sync()
+        except OperationalError as error:
+            self.invalidate(error.reason)
 
     def _tables(self, duck: Duck) -> set[str]:
         with self._cursor() as con:
@@ -272,11 +275,11 @@ class FileDatabase(Database):
                 duck.begin()
             self.refuse_clashes(base, written, duck)
             for low, item in written.items():
-                rows.delete(duck.execute, self._home, low, self._rows.get(low))
                 if item is not None:
                     assert not isinstance(item, Damaged)  # no statement writes one
-                    new_rows[low] = row = rows.row_of(item, version, layouts.get(low))
-                    rows.insert(duck.execute, self._home, row)
+                    new_rows[low] = rows.row_of(item, version, layouts.get(low))
+                old, new = self._rows.get(low), new_rows.get(low)
+                rows.replace(duck.execute, self._home, low, old, new)
             self._doubtful = True  # an interrupt may come between the commit and the state
             duck.commit()  # then calls `persist`, which syncs the directory of DuckDB's files
             if written:
@@ -357,7 +360,7 @@ class FileDatabase(Database):
         return kept
 
     def _unopened(self) -> set[str]:
-        return {f.layout.file for f in self._held.values() if f.layout and not f.local()}
+        return {name for f in self._held.values() for name in f.unmapped}
 
     def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
         """Verifies the newest commit on the disk, with every payload.
@@ -398,13 +401,16 @@ class FileDatabase(Database):
             for low, row in stored.items()
         }
 
-    def vacuum(self) -> None:
-        """Removes unused payload files and makes DuckDB reclaim space in its own file.
+    def vacuum(self, duck: Duck) -> None:
+        """Removes unused segments, merges newer tiles, and makes DuckDB reclaim space in its file.
 
         DuckDB's checkpoint is postponed while transactions of other connections run.
 
+        Args:
+            duck: The session's DuckDB connection, in no transaction.
+
         Raises:
-            OperationalError: DuckDB cannot write.
+            OperationalError: DuckDB cannot write, or a segment is damaged or cannot be written.
         """
         import duckdb  # it is open
 
@@ -423,3 +429,22 @@ class FileDatabase(Database):
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {reason_of(error)}") from error
             self.persist()
+        for low in sorted(self.state.objects):
+            item = self.state.objects.get(low)
+            if isinstance(item, Tensor):
+                self._rewrite(low, item, duck)
+
+    def _rewrite(self, low: str, item: Tensor, duck: Duck) -> None:
+        """Commits a tensor in one segment of the present format, unless it is so already."""
+        layout = self._directory.rewrite(item, self.state.generation + 1, self._pending)
+        if layout is None:
+            return
+        try:
+            self._sync()
+            with self.lock:
+                if self.state.objects.get(low) is item:
+                    self._commit(self.state, {low: item}, {low: layout}, duck)
+        finally:
+            with self.lock:
+                self._pending.difference_update(layout.files)
+                self._sweep()

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from math import prod
+from functools import partial
 
 import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
-from einsql.storage.database.checks import CHUNK, checksums
-from einsql.storage.database.layout import Part
-from einsql.storage.database.payload import frame_of, tile_text
-from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.checks import checksums
+from einsql.storage.database.layout import Part, Segment
+from einsql.storage.database.payload import frame_of
+from einsql.storage.database.segment_file import SegmentFile
+from einsql.storage.database.stored import FieldsInFiles
+from einsql.storage.database.tile_grid import TileGrid
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, kind_of
 
 _AT_ONCE = 16
-"""Chunks per read: 16 MiB, which several threads verify."""
+"""Units that several threads verify: 16 MiB."""
 _PARSING = 2**12
 """Bytes of a payload that are read in the time of parsing one character; weighs progress."""
 
@@ -67,8 +69,8 @@ def findings(
         elif isinstance(item, Definition):
             yield from _of_definition(item)
             step(_work(item))
-        elif isinstance(item.relation.fields, StoredFields):
-            for problem in _of_payload(item.relation.fields, item.relation.schema, step):
+        elif isinstance(item.relation.fields, FieldsInFiles):
+            for problem in _of_segments(item.relation.fields, step):
                 if is_current(low, item):
                     yield Finding(item.name, problem, _remedy(item))
 
@@ -105,74 +107,130 @@ def _of_definition(item: Definition) -> Iterator[Finding]:
             raise error
 
 
-# ---- payloads
+# ---- segments
 
 
-def _of_payload(stored: StoredFields, schema: Schema, step: Callable[[int], None]) -> Iterator[str]:
-    """The faults of a payload. It is read, not mapped: a failing disk raises no SIGBUS then."""
+def _of_segments(stored: FieldsInFiles, step: Callable[[int], None]) -> Iterator[str]:
+    """The faults of the segments of a tensor, of the newest versions of its tiles."""
+    entries = stored.layout.index.entries
+    outdated = entries["tile"]
+    yield from _of_file(stored.base, step, lambda part: _base_units(stored.base, part, outdated))
+    grid = TileGrid(stored.base.schema.shape, stored.layout.base.tile or ())
+    for number, file in stored.newer.items():
+        here = entries[entries["segment"] == number]
+        yield from _of_file(file, step, partial(_newer_units, file, grid, here))
+
+
+def _of_file(
+    file: SegmentFile,
+    step: Callable[[int], None],
+    units: Callable[[Part], list[_Unit]],
+) -> Iterator[str]:
+    """The faults of a file. It is read, not mapped: a failing disk raises no SIGBUS then.
+
+    Args:
+        file: The file.
+        step: Callback with the number of bytes after each piece.
+        units: Returns the units of a part.
+    """
     try:
         # Opening a FIFO of that name would block until it has a writer.
-        handle = os.open(stored.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        yield f"its payload '{stored.path}' is missing"
+        yield f"its payload '{file.path}' is missing"
         return
     except OSError as error:
-        yield f"its payload '{stored.path}' cannot be read: {error.strerror}"
+        yield f"its payload '{file.path}' cannot be read: {error.strerror}"
         return
     try:
-        for problem in _of_bytes(handle, stored, schema, step):
-            yield f"its payload '{stored.path}' is damaged: {problem}"
+        for problem in _of_bytes(handle, file.segment, file.schema, step, units):
+            yield f"its payload '{file.path}' is damaged: {problem}"
     except OSError as error:
-        yield f"its payload '{stored.path}' cannot be read: {error.strerror}"
+        yield f"its payload '{file.path}' cannot be read: {error.strerror}"
     finally:
         os.close(handle)
 
 
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Bytes with a checksum.
+
+    Attributes:
+        lo: The offset of the first byte in the part.
+        hi: The offset of the end.
+        row: The number of the checksum among those of the part.
+        tile: The number of the tile.
+        where: Returns its keys.
+    """
+
+    lo: int
+    hi: int
+    row: int
+    tile: int
+    where: Callable[[], str]
+
+
+def _base_units(file: SegmentFile, part: Part, outdated: np.ndarray) -> list[_Unit]:
+    units = file.units[part.name]
+    numbers = np.setdiff1d(np.arange(units.count), outdated)
+    return [
+        _Unit(lo, hi, n, n, partial(file.keys_of, part, n))
+        for n, (lo, hi) in zip(numbers.tolist(), units.spans(numbers).tolist(), strict=True)
+    ]
+
+
+def _newer_units(file: SegmentFile, grid: TileGrid, entries: np.ndarray, part: Part) -> list[_Unit]:
+    itemsize = file.itemsize(part)
+    spans = grid.spans(entries["tile"], grid.shape)
+    sizes = ((spans[:, 1] - spans[:, 0]) * itemsize).tolist()
+    return [
+        _Unit(
+            start * itemsize, start * itemsize + size, row, tile, partial(file.keys_in, grid, tile)
+        )
+        for (tile, start, _, row), size in zip(entries.tolist(), sizes, strict=True)
+    ]
+
+
 def _of_bytes(
-    handle: int, stored: StoredFields, schema: Schema, step: Callable[[int], None]
+    handle: int,
+    segment: Segment,
+    schema: Schema,
+    step: Callable[[int], None],
+    units: Callable[[Part], list[_Unit]],
 ) -> Iterator[str]:
-    layout, status = stored.layout, os.fstat(handle)
+    status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
         yield "it is no regular file"
         return
-    if status.st_size != layout.size:
-        yield f"it has {status.st_size:,} bytes, and should have {layout.size:,}"
+    if status.st_size != segment.size:
+        yield f"it has {status.st_size:,} bytes, and should have {segment.size:,}"
         return
-    if frame_of(layout, schema, lambda lo, hi: _read(handle, lo, hi)) != layout.frame:
+    if frame_of(segment, schema, lambda lo, hi: _read(handle, lo, hi)) != segment.frame:
         yield "the checksum of its frame is wrong"
         return
-    sums = np.frombuffer(_read(handle, layout.sums, layout.sums + 4 * layout.count), "<u4")
-    for part in layout.parts:
-        wrong = _wrong_tiles(handle, part, schema, sums, step)
+    sums = np.frombuffer(_read(handle, segment.sums, segment.sums + 4 * segment.count), "<u4")
+    for part in segment.parts:
+        listed = units(part)
+        wrong = _wrong_units(handle, part.offset, listed, segment.sums_of(part, sums), step)
         if wrong:
-            where = tile_text(part, schema, wrong[0])
-            count = -(-_nbytes(part, schema) // CHUNK)
             yield (
-                f"the checksums of {len(wrong):,} of {count:,} tiles of {part.name} are wrong, "
-                f"first that of tile {wrong[0]} ({where})"
+                f"the checksums of {len(wrong):,} of {len(listed):,} tiles of {part.name} are "
+                f"wrong, first that of tile {wrong[0].tile} ({wrong[0].where()})"
             )
 
 
-def _wrong_tiles(
-    handle: int, part: Part, schema: Schema, sums: np.ndarray, step: Callable[[int], None]
-) -> list[int]:
-    """Numbers of the chunks of a field whose checksums differ."""
-    wrong: list[int] = []
-    nbytes = _nbytes(part, schema)
-    for start in range(0, nbytes, _AT_ONCE * CHUNK):
-        end = min(nbytes, start + _AT_ONCE * CHUNK)
-        data = memoryview(_read(handle, part.offset + start, part.offset + end))
-        actual = checksums([data[n : n + CHUNK] for n in range(0, len(data), CHUNK)])
-        first = start // CHUNK
-        wrong += [
-            first + n for n, crc in enumerate(actual) if crc != int(sums[part.first + first + n])
-        ]
-        step(end - start)
+def _wrong_units(
+    handle: int, offset: int, units: list[_Unit], sums: np.ndarray, step: Callable[[int], None]
+) -> list[_Unit]:
+    """The units whose checksums differ."""
+    wrong: list[_Unit] = []
+    for first in range(0, len(units), _AT_ONCE):
+        some = units[first : first + _AT_ONCE]
+        pieces = [memoryview(_read(handle, offset + u.lo, offset + u.hi)) for u in some]
+        actual = checksums(pieces)
+        wrong += [u for u, crc in zip(some, actual, strict=True) if crc != int(sums[u.row])]
+        step(sum(map(len, pieces)))
     return wrong
-
-
-def _nbytes(part: Part, schema: Schema) -> int:
-    return prod(part.shape) * schema.dtype(part.name).numpy.itemsize
 
 
 def _read(handle: int, lo: int, hi: int) -> bytes:

@@ -1,21 +1,30 @@
-"""The description of a payload file in the catalog: the places of its fields and checksums."""
+"""The description of a tensor's files in the catalog: segments, the places in them, newer tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, field
 from typing import Any
 
+import numpy as np
+
 from einsql.core.records import dataclass
+from einsql.core.sparse.matrix import Fill
+from einsql.storage.database.tile_index import TileIndex
+
+DENSE, CSR = "dense", "csr"
+"""Formats: the arrays of the fields, or those of a sparse matrix in CSR."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The place of a field's elements in the file.
+    """The place of a field's elements in a segment.
 
     Attributes:
         name: The field.
         offset: The offset of the first byte in the file.
-        shape: The stored shape: an axis along which all elements are equal has extent 1.
+        shape: The stored shape: an axis along which all elements are equal has extent 1. In a
+            segment of newer tiles the elements of each row follow those of the row before.
         first: The number of its first checksum.
     """
 
@@ -26,8 +35,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The description of a payload in the catalog.
+class Segment:
+    """The description of an immutable file.
 
     Attributes:
         file: Its name in the payload directory.
@@ -36,6 +45,11 @@ class Layout:
         sums: The offset of the checksums, uint32.
         count: The number of checksums.
         frame: CRC-32 of all bytes outside of the fields' elements, checksums included.
+        tile: The extents of its tiles, without those that the end of an axis shortens; None in
+            format 1 and in CSR, which have one row and a checksum for each MiB of a field.
+        number: The number by which the tile index names it; 0 is the base segment.
+        format: `DENSE` or `CSR`.
+        fill: The value of the keys that a CSR segment does not store; None if they are absent.
     """
 
     file: str
@@ -44,9 +58,109 @@ class Layout:
     sums: int
     count: int
     frame: int
+    tile: tuple[int, ...] | None = None
+    number: int = 0
+    format: str = DENSE
+    fill: Fill = None
 
     @classmethod
-    def read(cls, description: Mapping[str, Any]) -> Layout:
-        """The layout from JSON values."""
+    def read(cls, description: Mapping[str, Any]) -> Segment:
+        """The segment from JSON values.
+
+        Raises:
+            ValueError: It has an unknown format.
+            TypeError: An entry has another type.
+        """
         parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in description["parts"])
-        return cls(**{**description, "parts": parts})
+        tile = description.get("tile")
+        tile = None if tile is None else tuple(tile)
+        fill = read_value(description.get("fill"))
+        segment = cls(**{**description, "parts": parts, "tile": tile, "fill": fill})
+        if segment.format not in (DENSE, CSR):
+            raise ValueError(f"the payload has the format {segment.format!r:.60}")
+        return segment
+
+    def description(self) -> dict[str, Any]:
+        """The segment as JSON values; a dense one has no entries of sparse ones."""
+        values = {**asdict(self), "fill": written_value(self.fill)}
+        if self.format == DENSE:
+            del values["format"], values["fill"]
+        return values
+
+    @property
+    def rows(self) -> int:
+        """The number of tiles in the file."""
+        return self.count // max(1, len(self.parts))
+
+    def sums_of(self, part: Part, sums: np.ndarray) -> np.ndarray:
+        """The checksums of a field, by row; in format 1 from its first one on.
+
+        Args:
+            part: The field.
+            sums: All checksums of the file.
+        """
+        return sums[part.first :] if self.tile is None else sums[part.first :: len(self.parts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The description of a version of a tensor.
+
+    Attributes:
+        base: The segment with all tiles.
+        newer: The segments with the newest versions of some tiles.
+        index: The place of each of these tiles.
+    """
+
+    base: Segment
+    newer: tuple[Segment, ...] = ()
+    index: TileIndex = field(default_factory=TileIndex)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The names of all files."""
+        return frozenset((self.base.file, *(s.file for s in self.newer)))
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return self.base.size + sum(s.size for s in self.newer)
+
+    def description(self) -> dict[str, Any]:
+        """The layout as JSON values, without the tile index, of which it has the checksum."""
+        newer = [s.description() for s in self.newer]
+        more = {"newer": newer, "index": self.index.checksum} if newer else {}
+        return {**self.base.description(), **more}
+
+    @classmethod
+    def read(cls, description: Mapping[str, Any], chunks: Mapping[int, bytes]) -> Layout:
+        """The layout from JSON values and the chunks of its tile index.
+
+        Raises:
+            ValueError: The index is damaged.
+        """
+        rest = {**description}
+        newer = tuple(Segment.read(s) for s in rest.pop("newer", ()))
+        checksum = rest.pop("index", 0)
+        index = TileIndex.read(chunks)
+        if index.checksum != checksum:
+            raise ValueError("the checksum of its tile index is wrong")
+        return cls(Segment.read(rest), newer, index)
+
+
+def written_value(value: Fill) -> Any:
+    """A default as a JSON value; floats are hexadecimal."""
+    return value if value is None or isinstance(value, bool | int) else float(value).hex()
+
+
+def read_value(value: object) -> Fill:
+    """A default from a JSON value.
+
+    Raises:
+        TypeError: It is of another type.
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"its row has {value!r:.60} where str belongs")
+    return float.fromhex(value)

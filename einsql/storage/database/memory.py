@@ -256,8 +256,12 @@ class Database:
         """
         return []
 
-    def vacuum(self) -> None:
-        """Frees unused storage; does nothing in memory."""
+    def vacuum(self, duck: Duck) -> None:
+        """Frees unused storage; does nothing in memory.
+
+        Args:
+            duck: The session's DuckDB connection, in no transaction.
+        """
 
     def join(self, session: object) -> None:
         """Registers a session."""

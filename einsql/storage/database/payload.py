@@ -1,8 +1,13 @@
-"""Writing a payload: one version of a tensor as an immutable Arrow IPC file.
+"""Writing segments: tiles of a tensor as an immutable Arrow IPC file.
 
-The file has one record batch with one row. A field is a column: a fixed-shape tensor, or a
-list where Arrow has no tensor of that many elements. The last column holds the checksums.
-The catalog contains the offsets of the elements, so that reading needs no Arrow.
+The file has one record batch with a row for each tile, in the order of the tiles: the first and
+the end value of each key, the format of the tile, the elements of each field, and the checksums.
+A field is a column of fixed-shape tensors, or of lists where its tiles have several shapes. So
+the elements of adjacent tiles adjoin, and a base segment has those of a field in C order. The
+catalog contains the offsets of the elements, so that reading needs no Arrow.
+
+A sparse tensor is one row of format CSR. Its columns have a list for each array of the matrix, and
+its checksums are those of each MiB of each array.
 """
 
 from __future__ import annotations
@@ -10,16 +15,20 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import dataclass
 from einsql.core.schema import Schema
+from einsql.core.sparse.matrix import Fill
 from einsql.storage.array_ownership import distinct
-from einsql.storage.database.checks import CHUNK, ChunkChecksums
-from einsql.storage.database.layout import Layout, Part
+from einsql.storage.database.checks import CHUNK, RunningChecksums
+from einsql.storage.database.layout import CSR, DENSE, Part, Segment
+from einsql.storage.database.tile_grid import TileGrid, tile_shape
 from einsql.storage.fields import Fields
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room
@@ -35,7 +44,11 @@ else:  # loaded with the first payload
 SLAB = 2**26
 """Bytes that are reordered, or fetched from other sites, at once."""
 SUMS = ".checksums"
-"""The column of the checksums; not a valid field name."""
+"""The column of the checksums of each row; not a valid field name."""
+END = ".end."
+"""Begins the name of the column with the end of a tile along a key."""
+KIND = ".format"
+"""The column of the format of each tile: "dense" or "csr"."""
 
 Progress = Callable[[int], None]
 """Callback with the number of bytes after each piece; raises to cancel."""
@@ -45,27 +58,32 @@ def ignore(nbytes: int) -> None:
     """Ignores progress."""
 
 
-def tile_text(part: Part, schema: Schema, chunk: int) -> str:
-    """The keys of a chunk, as `from i = 0, j = 0 to i = 3, j = 7`.
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a segment.
 
-    Args:
-        part: The field.
-        schema: The tensor's keys and fields.
-        chunk: The checksum's number within the field.
+    Attributes:
+        boxes: The positions of their tiles: int64 (rows, keys, 2).
+        sizes: The number of elements of each row by field: int64 (rows,).
+        format: `DENSE` or `CSR`.
     """
-    itemsize = schema.dtype(part.name).numpy.itemsize
-    ends = []
-    for at in (chunk * CHUNK, min((chunk + 1) * CHUNK, prod(part.shape) * itemsize) - 1):
-        cell = np.unravel_index(at // itemsize, part.shape) if part.shape else ()
-        keys = zip(schema.keys, cell, strict=True)
-        ends.append(", ".join(f"{k.name} = {k.lo + int(n)}" for k, n in keys))
-    return f"from {ends[0]} to {ends[1]}"
+
+    boxes: np.ndarray
+    sizes: Mapping[str, np.ndarray]
+    format: str = DENSE
+
+    def units(self, name: str, itemsize: int) -> list[int]:
+        """The bytes of each part of a field that has a checksum."""
+        nbytes: list[int] = (self.sizes[name] * itemsize).tolist()
+        if self.format == DENSE:
+            return nbytes
+        return [min(CHUNK, size - at) for size in nbytes for at in range(0, size, CHUNK)]
 
 
 def write_payload(
     file: IO[bytes], name: str, schema: Schema, fields: Fields, tick: Progress = ignore
-) -> Layout:
-    """Writes a tensor's fields.
+) -> Segment:
+    """Writes a tensor's fields as a base segment.
 
     Args:
         file: An empty file, open for writing and reading.
@@ -84,83 +102,229 @@ def write_payload(
     else:
         pieces = _fetched(schema, fields)
         shapes = dict.fromkeys((f.name for f in schema.fields), schema.shape)
-    starts, at = _begin(file, schema, shapes)
-    sums = {name: ChunkChecksums() for name in shapes}
+    # An axis along which all fields are equal is not cut.
+    stored = tuple(max((s[n] for s in shapes.values()), default=1) for n in range(len(schema.keys)))
+    grid = TileGrid(stored, tile_shape(stored, widest(schema)))
+    tiles = np.arange(grid.count)
+    spans = {field: grid.spans(tiles, shape) for field, shape in shapes.items()}
+    boxes = grid.boxes(tiles)
+    equal = np.array(stored, np.int64) != np.array(schema.shape, np.int64)
+    boxes[:, equal, 1] = np.array(schema.shape, np.int64)[equal]
+    sizes = {field: span[:, 1] - span[:, 0] for field, span in spans.items()}
+    slabs = ((f, data) for slab in pieces for f, array in slab.items() for data in _ordered(array))
+    segment = Segment(
+        file=name,
+        size=0,
+        parts=tuple(Part(f, 0, shape, n) for n, (f, shape) in enumerate(shapes.items())),
+        sums=0,
+        count=len(tiles) * len(shapes),
+        frame=0,
+        tile=grid.tile,
+    )
+    return _written(file, segment, schema, _Rows(boxes, sizes), slabs, tick)
+
+
+def write_csr(
+    file: IO[bytes],
+    name: str,
+    schema: Schema,
+    arrays: Mapping[str, np.ndarray],
+    fill: Fill,
+    tick: Progress = ignore,
+) -> Segment:
+    """Writes the arrays of a sparse matrix as a segment.
+
+    Args:
+        file: An empty file, open for writing and reading.
+        name: Its final name.
+        schema: The keys of the tensor, and the arrays as its fields.
+        arrays: The arrays, each with one axis.
+        fill: See `Segment`.
+        tick: Callback with the number of bytes after each piece.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written.
+    """
+    boxes = np.array([[(0, k.extent) for k in schema.keys]], np.int64)
+    sizes = {f.name: np.array([len(arrays[f.name])]) for f in schema.fields}
+    rows = _Rows(boxes, sizes, CSR)
+    parts, count = list[Part](), 0
+    for f in schema.fields:
+        parts.append(Part(f.name, 0, arrays[f.name].shape, count))
+        count += len(rows.units(f.name, f.dtype.numpy.itemsize))
+    segment = Segment(name, 0, tuple(parts), sums=0, count=count, frame=0, format=CSR, fill=fill)
+    slabs = ((f.name, data) for f in schema.fields for data in _ordered(arrays[f.name]))
+    return _written(file, segment, schema, rows, slabs, tick)
+
+
+def write_newer(
+    file: IO[bytes],
+    segment: Segment,
+    schema: Schema,
+    boxes: np.ndarray,
+    tiles: Callable[[str], Iterator[np.ndarray]],
+) -> tuple[Segment, np.ndarray]:
+    """Writes newer versions of some tiles as a segment.
+
+    Args:
+        file: An empty file, open for writing and reading.
+        segment: The name, tile and number of the segment.
+        schema: Keys and fields.
+        boxes: The positions of the tiles: int64 (tiles, keys, 2).
+        tiles: Returns a field's elements of each tile, contiguous.
+
+    Returns:
+        The segment, and the number of elements before each tile.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written.
+    """
+    sizes = (boxes[:, :, 1] - boxes[:, :, 0]).prod(axis=1, dtype=np.int64)
+    names = [f.name for f in schema.fields]
+    total = (int(sizes.sum()),)
+    segment = replace(
+        segment,
+        parts=tuple(Part(name, 0, total, n) for n, name in enumerate(names)),
+        count=len(boxes) * len(names),
+    )
+    slabs = ((name, data) for name in names for a in tiles(name) for data in _ordered(a))
+    rows = _Rows(boxes, dict.fromkeys(names, sizes))
+    written = _written(file, segment, schema, rows, slabs, ignore)
+    return written, np.cumsum(sizes) - sizes
+
+
+def widest(schema: Schema) -> int:
+    """The bytes of the largest element of a tensor."""
+    return max((f.dtype.numpy.itemsize for f in schema.fields), default=1)
+
+
+def _written(
+    file: IO[bytes],
+    segment: Segment,
+    schema: Schema,
+    rows: _Rows,
+    slabs: Iterable[tuple[str, memoryview]],
+    tick: Progress,
+) -> Segment:
+    """Writes a segment; returns its description with all places.
+
+    Args:
+        file: An empty file.
+        segment: The description without places.
+        schema: Keys and fields.
+        rows: The rows.
+        slabs: Fields with their next bytes.
+        tick: Callback with the number of bytes after each piece.
+    """
+    starts, at = _begin(file, schema, rows, segment.count)
+    itemsize = {f.name: f.dtype.numpy.itemsize for f in schema.fields}
+    sums = {name: RunningChecksums(rows.units(name, itemsize[name])) for name in rows.sizes}
     ends = dict(starts)
-    for slabs in pieces:
-        for field, array in slabs.items():
-            for data in _ordered(array):
-                write_all(file.fileno(), data, ends[field])
-                sums[field].feed(data)
-                ends[field] += len(data)
-                tick(len(data))
-    parts, checks = [], list[int]()
-    for field, shape in shapes.items():
-        sums[field].finish()
-        parts.append(Part(field, starts[field], shape, len(checks)))
-        checks += sums[field].checksums
-    write_all(file.fileno(), np.array(checks, "<u4").view(np.uint8).data, at)
-    size = os.fstat(file.fileno()).st_size
-    layout = Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=0)
-    frame = frame_of(layout, schema, lambda lo, hi: os.pread(file.fileno(), hi - lo, lo))
-    return Layout(file=name, size=size, parts=tuple(parts), sums=at, count=len(checks), frame=frame)
+    for field, data in slabs:
+        write_all(file.fileno(), data, ends[field])
+        sums[field].feed(data)
+        ends[field] += len(data)
+        tick(len(data))
+    for running in sums.values():
+        running.finish()
+    listed = [np.array(s.checksums, "<u4") for s in sums.values()]
+    # Dense rows have the checksum of each field in turn.
+    checks = (
+        np.stack(listed, axis=-1).reshape(-1) if rows.format == DENSE else np.concatenate(listed)
+    )
+    write_all(file.fileno(), checks.view(np.uint8).data, at)
+    segment = replace(
+        segment,
+        size=os.fstat(file.fileno()).st_size,
+        parts=tuple(replace(p, offset=starts[p.name]) for p in segment.parts),
+        sums=at,
+    )
+    return with_frame(segment, schema, file.fileno())
 
 
-def frame_of(layout: Layout, schema: Schema, read: Any) -> int:
+def with_frame(segment: Segment, schema: Schema, file: int) -> Segment:
+    """The description with the checksum of the frame.
+
+    Args:
+        segment: The description without it.
+        schema: The types of the fields.
+        file: The descriptor of the complete file.
+    """
+    frame = frame_of(segment, schema, lambda lo, hi: os.pread(file, hi - lo, lo))
+    return replace(segment, frame=frame)
+
+
+def frame_of(segment: Segment, schema: Schema, read: Any) -> int:
     """The CRC-32 of all bytes outside of the fields' elements.
 
     Args:
-        layout: The offsets of the elements.
+        segment: The offsets of the elements.
         schema: The types of the fields.
         read: Returns the bytes between two offsets.
     """
     crc, end = 0, 0
-    for part in sorted(layout.parts, key=lambda p: p.offset):
+    for part in sorted(segment.parts, key=lambda p: p.offset):
         if not prod(part.shape):
             continue
         crc = zlib.crc32(read(end, part.offset), crc)
         end = part.offset + prod(part.shape) * schema.dtype(part.name).numpy.itemsize
-    return zlib.crc32(read(end, layout.size), crc)
+    return zlib.crc32(read(end, segment.size), crc)
 
 
-def _begin(
-    file: IO[bytes], schema: Schema, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[dict[str, int], int]:
-    """Writes everything except elements and checksums; returns the offsets of both."""
+def _begin(file: IO[bytes], schema: Schema, rows: _Rows, checks: int) -> tuple[dict[str, int], int]:
+    """Writes everything except elements and a number of checksums; returns the offsets of both."""
     import pyarrow as pa  # imported when used: takes 60 ms, and only writing needs it
 
-    sizes = {f.name: prod(shapes[f.name]) * f.dtype.numpy.itemsize for f in schema.fields}
-    many = sum(-(-size // CHUNK) for size in sizes.values())
-    columns = [
-        (f.name, arrow.element_type(f.dtype), shapes[f.name], arrow_metadata(f.dtype))
-        for f in schema.fields
-    ]
-    columns.append((SUMS, pa.uint32(), (many,), None))
-    bodies, arrays, kinds = [], [], []
-    for name, element, shape, metadata in columns:
-        bodies.append(room(max(64, prod(shape) * element.bit_width // 8)))
-        arrays.append(_column(element, shape, bodies[-1]))
-        kinds.append(pa.field(name, arrays[-1].type, metadata=metadata))
+    many = len(rows.boxes)
+    columns: list[tuple[pa.Field, pa.Array]] = []
+    for n, key in enumerate(schema.keys):
+        for title, bounds in (
+            (key.name, rows.boxes[:, n, 0]),
+            (END + key.name, rows.boxes[:, n, 1]),
+        ):
+            columns.append((pa.field(title, pa.int64()), pa.array(bounds + key.lo)))
+    columns.append((pa.field(KIND, pa.string()), pa.array([rows.format] * many, pa.string())))
+    bodies = []
+    for f in schema.fields:
+        element, sizes = arrow.element_type(f.dtype), rows.sizes[f.name]
+        bodies.append(room(max(64, int(sizes.sum()) * f.dtype.numpy.itemsize)))
+        column = _column(element, rows, sizes, bodies[-1])
+        columns.append((pa.field(f.name, column.type, metadata=arrow_metadata(f.dtype)), column))
+    bodies.append(room(max(64, 4 * checks)))
+    each = np.full(many, checks // max(1, many), np.int64)
+    sums = _list(pa.uint32(), each, bodies[-1])
+    columns.append((pa.field(SUMS, sums.type), sums))
     sink = Holes(file, bodies)
     options = pa.ipc.IpcWriteOptions(allow_64bit=True)
-    arrow_schema = pa.schema(kinds)
+    arrow_schema = pa.schema([f for f, _ in columns])
     with pa.ipc.new_file(pa.PythonFile(sink, "w"), arrow_schema, options=options) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema))
+        batch = pa.RecordBatch.from_arrays([c for _, c in columns], schema=arrow_schema)
+        writer.write_batch(batch)
     file.flush()
     starts = [sink.starts.get(b.address, 0) for b in bodies]
-    return dict(zip(sizes, starts[:-1], strict=True)), starts[-1]
+    names = [f.name for f in schema.fields]
+    return dict(zip(names, starts[:-1], strict=True)), starts[-1]
 
 
-def _column(element: pa.DataType, shape: tuple[int, ...], body: pa.Buffer) -> pa.Array:
+def _column(element: pa.DataType, rows: _Rows, sizes: np.ndarray, body: pa.Buffer) -> pa.Array:
+    """A column of tensors if all rows are dense tiles of one shape, else of lists."""
+    if rows.format != DENSE:
+        return _list(element, sizes, body)
+    boxes = rows.boxes
+    shapes = boxes[:, :, 1] - boxes[:, :, 0]
+    shape = tuple(shapes[0].tolist()) if len(shapes) else ()
+    if not len(shapes) or (shapes != shapes[0]).any() or (sizes != prod(shape)).any():
+        return _list(element, sizes, body)
+    return arrow.tensor_rows(element, shape, len(sizes), body)
+
+
+def _list(element: pa.DataType, sizes: np.ndarray, body: pa.Buffer) -> pa.Array:
     import pyarrow as pa  # as above
 
-    size = prod(shape)
-    if size <= arrow.MOST:
-        return arrow.tensor_row(element, shape, body)
-    values = pa.Array.from_buffers(element, size, [None, body])
-    ends = pa.array([0, size], pa.int64()).buffers()[1]
+    values = pa.Array.from_buffers(element, int(sizes.sum()), [None, body])
+    ends = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])).buffers()[1]
     kind = pa.large_list(element)
-    return pa.LargeListArray.from_buffers(kind, 1, [None, ends], children=[values])
+    return pa.LargeListArray.from_buffers(kind, len(sizes), [None, ends], children=[values])
 
 
 def _fetched(schema: Schema, fields: Fields) -> Iterator[Fields]:

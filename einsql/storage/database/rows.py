@@ -6,7 +6,7 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, field
 from typing import TYPE_CHECKING, Any
 
 from einsql.core.quoting import in_quotes
@@ -14,16 +14,16 @@ from einsql.core.records import dataclass
 from einsql.core.value_checks import Check
 from einsql.errors import OperationalError
 from einsql.ir.partition import OnMesh, Partition
-from einsql.storage.database.layout import Layout
+from einsql.storage.database.layout import Layout, written_value
 from einsql.storage.objects import Definition, Object, Tensor
 
 if TYPE_CHECKING:
     import duckdb
 
-FORMAT = 1
-"""Format number of the catalog and of payloads; a new number needs a migration."""
-MIGRATIONS: Mapping[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
-"""Migrations by the format they start from. Each one runs inside the caller's transaction."""
+FORMAT = 2
+"""Format number of the catalog and of segments; a new number needs a migration."""
+_INDEXED = 2
+"""The first format with a tile index."""
 
 Stored = tuple[object, object, object, object]
 """The columns of a row: name, version, kind and description."""
@@ -42,6 +42,7 @@ class Row:
         description: JSON for a tensor, without its elements; the text of a definition.
         fault: The fault of a damaged row, known before the description is parsed; else empty.
         stored: The stored rows of a damaged object.
+        chunks: The chunks of a tensor's tile index by their numbers.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Row:
     description: str
     fault: str = ""
     stored: tuple[Stored, ...] = ()
+    chunks: Mapping[int, bytes] = field(default_factory=dict)
 
 
 def home(con: duckdb.DuckDBPyConnection) -> str:
@@ -83,8 +85,14 @@ def fill(execute: Execute, home: str) -> str:
         f"CREATE TABLE {home}.objects (name VARCHAR, version BIGINT, kind VARCHAR, told VARCHAR)",
         [],
     )
+    _add_tiles(execute, home)
     execute(f"INSERT INTO {home}.format VALUES (?, ?)", [FORMAT, identity])
     return identity
+
+
+def _add_tiles(execute: Execute, home: str) -> None:
+    """Creates the table of the tile indexes."""
+    execute(f"CREATE TABLE {home}.tiles (name VARCHAR, chunk BIGINT, entries BLOB)", [])
 
 
 def renew(execute: Execute, home: str) -> str:
@@ -94,22 +102,44 @@ def renew(execute: Execute, home: str) -> str:
     return identity
 
 
-def insert(execute: Execute, home: str, row: Row) -> None:
-    """Adds an object."""
-    values: list[object] = [row.name, row.version, row.kind, row.description]
+def replace(execute: Execute, home: str, name: str, old: Row | None, new: Row | None) -> None:
+    """Replaces or removes an object; only the chunks of its tile index that differ are written.
+
+    Args:
+        execute: Runs a statement with parameters.
+        home: The catalog's qualified name.
+        name: The lower-case name.
+        old: The row, if it is known.
+        new: The new row; None to remove the object.
+    """
+    _delete(execute, home, name, old)
+    before = {} if old is None else old.chunks
+    after = {} if new is None else new.chunks
+    for chunk, entries in before.items():
+        if after.get(chunk) != entries:
+            execute(f"DELETE FROM {home}.tiles WHERE name = ? AND chunk = ?", [name, chunk])
+    if new is None:
+        return
+    values: list[object] = [name, new.version, new.kind, new.description]
     execute(f"INSERT INTO {home}.objects VALUES (?, ?, ?, ?)", values)
+    for chunk, entries in after.items():
+        if before.get(chunk) != entries:
+            execute(f"INSERT INTO {home}.tiles VALUES (?, ?, ?)", [name, chunk, entries])
 
 
 def identity_of(
     con: duckdb.DuckDBPyConnection, home: str, path: str, read_only: bool
 ) -> str | None:
-    """The identity of a file's catalog, or None without a catalog; migrates older formats.
+    """The identity of a file's catalog, or None without a catalog.
+
+    The catalog of an older format is converted, unless the file is open for reading only. Segments
+    keep their format until their tensor changes.
 
     Every result is read to its end: until then DuckDB keeps the transaction of a SELECT open, and
     the undo of each later UPDATE with it, which makes CHECKPOINT fail on every connection.
 
     Raises:
-        OperationalError: The format is newer, or needs a migration in a read-only file.
+        OperationalError: The format is newer.
     """
     tables = con.execute(
         "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() "
@@ -126,27 +156,12 @@ def identity_of(
             f"'{path}' has format {version}, and this einsql reads formats up to {FORMAT}",
             hint="A newer einsql opens it.",
         )
-    if version < FORMAT:
-        _migrate(con, home, path, version, read_only)
+    if version < FORMAT and not read_only:
+        con.execute("BEGIN TRANSACTION")
+        _add_tiles(con.execute, home)
+        con.execute(f"UPDATE {home}.format SET version = ?", [FORMAT])
+        con.execute("COMMIT")
     return identity
-
-
-def _migrate(
-    con: duckdb.DuckDBPyConnection, home: str, path: str, version: int, read_only: bool
-) -> None:
-    missing = [n for n in range(version, FORMAT) if n not in MIGRATIONS]
-    if read_only or missing:
-        raise OperationalError(
-            f"'{path}' has format {version}, and this einsql writes format {FORMAT}",
-            hint="An einsql of an earlier version opens it."
-            if missing
-            else "Open it once without read_only=True, which brings it to the new format.",
-        )
-    con.execute("BEGIN TRANSACTION")
-    for n in range(version, FORMAT):
-        MIGRATIONS[n](con)
-    con.execute(f"UPDATE {home}.format SET version = ?", [FORMAT])
-    con.execute("COMMIT")
 
 
 def read(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, Row]:
@@ -155,7 +170,18 @@ def read(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, Row]:
     groups: dict[str, list[Stored]] = {}
     for row in stored:
         groups.setdefault(_name(row), []).append(row)
-    return {name: _row(name, group) for name, group in groups.items()}
+    chunks = _chunks(con, home)
+    return {name: _row(name, group, chunks.get(name, {})) for name, group in groups.items()}
+
+
+def _chunks(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, dict[int, bytes]]:
+    """The chunks of all tile indexes, by the names of the tensors."""
+    ((version,),) = con.execute(f"SELECT version FROM {home}.format").fetchall()
+    chunks: dict[str, dict[int, bytes]] = {}
+    if version >= _INDEXED:
+        for name, chunk, entries in con.execute(f"FROM {home}.tiles").fetchall():
+            chunks.setdefault(name, {})[chunk] = entries or b""
+    return chunks
 
 
 def _name(stored: Stored) -> str:
@@ -166,7 +192,7 @@ def _name(stored: Stored) -> str:
     return f"damaged_{zlib.crc32(repr(stored).encode()):08x}"
 
 
-def _row(name: str, group: list[Stored]) -> Row:
+def _row(name: str, group: list[Stored], chunks: Mapping[int, bytes]) -> Row:
     called, version, kind, description = group[0]
     if len(group) > 1:
         fault = f"the catalog has {len(group)} rows of this name"
@@ -177,7 +203,7 @@ def _row(name: str, group: list[Stored]) -> Row:
     elif not isinstance(description, str):
         fault = "its row does not say what it is"
     elif isinstance(version, int | None) and 0 <= (version or 0) < _NEWEST:
-        return Row(name=name, version=version or 0, kind=kind, description=description)
+        return Row(name, version or 0, kind, description, chunks=chunks)
     else:
         fault = f"its row has the version {version}"
     kinds = {str(row[2] or "") for row in group}
@@ -189,20 +215,12 @@ def _row(name: str, group: list[Stored]) -> Row:
         description=rest,
         fault=fault,
         stored=tuple(group),
+        chunks=chunks,
     )
 
 
-def delete(
-    execute: Callable[[str, list[Any]], object], home: str, name: str, row: Row | None
-) -> None:
-    """Removes the row of a name, or all rows stored under it.
-
-    Args:
-        execute: Runs a statement with parameters.
-        home: The catalog's qualified name.
-        name: The lower-case name.
-        row: The row, if it is known.
-    """
+def _delete(execute: Execute, home: str, name: str, row: Row | None) -> None:
+    """Removes the row of a name, or all rows stored under it."""
     where = f"DELETE FROM {home}.objects WHERE name"
     if row is None or not row.fault:
         execute(f"{where} = ?", [name])
@@ -222,7 +240,6 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         return Row(name=name, version=version, kind=item.kind, description=json.dumps(description))
     assert layout is not None
     schema = item.relation.schema
-    default = item.default
     description = {
         "name": item.name,
         "keys": [(k.name, k.lo, k.hi) for k in schema.keys],
@@ -230,12 +247,10 @@ def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Ro
         "columns": item.columns,
         **_partition(item.partition),
         **_checks(item.checks),
-        "default": default
-        if default is None or isinstance(default, bool | int)
-        else float(default).hex(),
-        "payload": asdict(layout),
+        "default": written_value(item.default),
+        "payload": layout.description(),
     }
-    return Row(name=name, version=version, kind="tensor", description=json.dumps(description))
+    return Row(name, version, "tensor", json.dumps(description), chunks=layout.index.chunks)
 
 
 def _partition(partition: Partition | None) -> dict[str, Any]:
@@ -252,7 +267,7 @@ def _checks(checks: Sequence[Check]) -> dict[str, Any]:
     return {"checks": [astuple(c) for c in checks]} if checks else {}
 
 
-def payload_of(item: Object | None) -> str | None:
-    """The payload file of a committed tensor, or None."""
+def files_of(item: Object | None) -> frozenset[str]:
+    """The segments of a committed tensor; none of another object."""
     layout = item.relation.fields.layout if isinstance(item, Tensor) else None
-    return None if layout is None else layout.file
+    return frozenset() if layout is None else layout.files

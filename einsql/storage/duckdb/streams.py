@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,8 @@ from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.storage.arrow_arrays import arrow_array, arrow_type
 from einsql.storage.duckdb.pushdown import understood
-from einsql.storage.results.result import Result
+from einsql.storage.results.result import Result, ResultColumn
+from einsql.storage.results.stored_elements import chunks, has_stored_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,11 +86,15 @@ class Rows:
         chosen = [self.result.columns[n] for n in numbers]
         keys = self.result.schema.keys
         fields = self.result.fields
-        values = {c.field: fields[c.field] for c in chosen if c.field is not None}
-        flags = {n: fields[n] for n in (PRESENT, *map(valid, values)) if n in fields}
+        if has_stored_rows(fields):
+            yield from self._stored(chosen, box, schema)
+            return
+        names = [c.field for c in chosen if c.field is not None]
+        wanted = dict.fromkeys(n for n in (PRESENT, *names, *map(valid, names)) if n in fields)
+        lows = np.array([k.lo for k in keys], np.int64).reshape(-1, 1)
         for here in runs(box, ROWS):
-            at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(here, keys, strict=True))
-            present = flags[PRESENT][at].reshape(-1) if PRESENT in flags else None
+            part = fields.part(tuple(wanted), here - lows)
+            present = part[PRESENT].reshape(-1) if PRESENT in part else None
             if present is not None and not present.any():
                 continue
             columns = []
@@ -99,14 +105,28 @@ class Rows:
                     array = _key(here, axis)
                 else:
                     assert c.field is not None
-                    array = loaded(values[c.field][at], c.dtype).reshape(-1)
-                    flag = flags.get(valid(c.field))
-                    known = None if flag is None else flag[at].reshape(-1)
+                    array = loaded(part[c.field], c.dtype).reshape(-1)
+                    flag = part.get(valid(c.field))
+                    known = None if flag is None else flag.reshape(-1)
                 if present is not None and not present.all():
                     array = array[present]
                     known = None if known is None else known[present]
                 columns.append(arrow_array(array, _shown(c.dtype), known))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _stored(
+        self, chosen: Sequence[ResultColumn], box: np.ndarray, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """The stored elements of a sparse matrix within a box of keys."""
+        import pyarrow as pa  # as above
+
+        part = replace(self.result.cropped(box), columns=tuple(chosen))
+        for chunk in chunks(part, ROWS):
+            arrays = [
+                arrow_array(values, _shown(c.dtype), known)
+                for c, (values, known) in zip(chosen, chunk, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @dataclass(frozen=True)

@@ -260,10 +260,17 @@ def element_type(dtype: DType) -> pa.DataType:
 
 def tensor_row(element: pa.DataType, shape: tuple[int, ...], elements: pa.Buffer) -> pa.Array:
     """A fixed-shape tensor over a buffer, with one row of at most `MOST` elements."""
+    return tensor_rows(element, shape, 1, elements)
+
+
+def tensor_rows(
+    element: pa.DataType, shape: tuple[int, ...], rows: int, elements: pa.Buffer
+) -> pa.Array:
+    """Fixed-shape tensors over a buffer, with rows of at most `MOST` elements each."""
     import pyarrow as pa  # as above
 
-    values = pa.Array.from_buffers(element, prod(shape), [None, elements])
-    rows = pa.FixedSizeListArray.from_buffers(
-        pa.list_(element, prod(shape)), 1, [None], children=[values]
-    )
-    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), rows)
+    size = prod(shape)
+    values = pa.Array.from_buffers(element, rows * size, [None, elements])
+    kind = pa.list_(element, size)
+    lists = pa.FixedSizeListArray.from_buffers(kind, rows, [None], children=[values])
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), lists)

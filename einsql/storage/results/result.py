@@ -20,6 +20,7 @@ from einsql.storage.arrow_arrays import arrow_array, arrow_lists, arrow_type
 from einsql.storage.fields import Fields, Term
 from einsql.storage.out_of_memory import enough_memory
 from einsql.storage.relation import count_true
+from einsql.storage.results import stored_elements
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,13 +108,20 @@ class Result:
 
     def _pieces(self) -> Iterator[Result]:
         """The result in local parts in key order; a local result is one part."""
-        if self.fields.sites is None:
+        is_part = self.fields.sites is None and not self.fields.is_sparse
+        if is_part or stored_elements.has_stored_rows(self.fields):
             yield self
         else:
             yield from self.pieces()
 
     def pieces(self) -> Iterator[Result]:
-        """The result in local parts of about `PIECE` bytes, in key order."""
+        """The result in local parts of about `PIECE` bytes, in key order.
+
+        A result whose rows are stored elements is one part.
+        """
+        if stored_elements.has_stored_rows(self.fields):
+            yield self
+            return
         wanted = [c.field for c in self.columns if c.field is not None]
         named = dict.fromkeys([PRESENT, *wanted, *map(valid, wanted)])
         width = sum(self.schema.dtype(n).numpy.itemsize for n in named if n in self.fields)
@@ -226,10 +234,9 @@ class Result:
 
     def column_chunks(self) -> Iterator[list[list[Any]]]:
         """The columns of up to `ROWS_AT_ONCE` rows at a time as Python values, None for NULL."""
-        for index in self._positions():
+        for chunk in self._chunks():
             columns = []
-            for c in self.columns:
-                values, known = self._column(c, index)
+            for c, (values, known) in zip(self.columns, chunk, strict=True):
                 column: list[Any] = values.tolist()
                 if c.over is not None:
                     column = _lists(column, known)
@@ -238,6 +245,14 @@ class Result:
                     column = [v if k else None for v, k in pairs]
                 columns.append(column)
             yield columns
+
+    def _chunks(self) -> Iterator[list[tuple[np.ndarray, np.ndarray | None]]]:
+        """The values of each column, and flags of NULL, for up to `ROWS_AT_ONCE` rows at a time."""
+        if stored_elements.has_stored_rows(self.fields):
+            yield from stored_elements.chunks(self, ROWS_AT_ONCE)
+            return
+        for index in self._positions():
+            yield [self._column(c, index) for c in self.columns]
 
     def _positions(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Index arrays of the present keys, in chunks, in key order."""
@@ -287,6 +302,13 @@ class Result:
 
     def table(self) -> Iterator[tuple[DType, np.ndarray, np.ndarray | None]]:
         """The type, values and validity mask of each column over all rows."""
+        if stored_elements.has_stored_rows(self.fields):
+            most = max(1, len(self))
+            columns = next(stored_elements.chunks(self, most), None) or [
+                (np.empty(0, c.dtype.carrier), None) for c in self.columns
+            ]
+            yield from ((c.dtype, *v) for c, v in zip(self.columns, columns, strict=True))
+            return
         parts = list(self._positions())
         positions = (
             tuple(np.concatenate(p) for p in zip(*parts, strict=True))
@@ -320,10 +342,9 @@ class Result:
         import pyarrow as pa  # as above
 
         schema = self.arrow_schema()
-        for index in self._positions():
+        for chunk in self._chunks():
             arrays = []
-            for c in self.columns:
-                values, known = self._column(c, index)
+            for c, (values, known) in zip(self.columns, chunk, strict=True):
                 if c.over is not None:
                     known = np.ones(values.shape, bool) if known is None else known
                     arrays.append(arrow_lists(values, c.dtype, known))

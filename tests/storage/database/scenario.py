@@ -15,14 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import einsql
-from einsql.storage.database.rows import payload_of
+from einsql.storage.database import tile_grid
+from einsql.storage.database.rows import files_of
 from tests.storage.database.forking import import_everything
 
 KEYS = "i DIM(300), j DIM(5)"
+TILE = 1000
+"""Bytes of a tile: the tensors of the scenarios have 12."""
 SHOWN = {
     "t": "SELECT count(*), max(k) FROM t",
     "u": "SELECT count(*), max(k) FROM u",
-    "x": "SELECT MIN(val), MAX(val), COUNT(*) FROM x",
+    "x": "SELECT MIN(val), MAX(val), COUNT(*), SUM(val) FROM x",
     "y": "SELECT MIN(val), MAX(val), COUNT(*) FROM y",
     "v": "SELECT s FROM v",
 }
@@ -131,6 +134,17 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
         both(35),
         sql("CHECKPOINT"),
     ),
+    "tiles": (
+        sql("UPDATE x SET val = 60"),
+        sql("UPDATE x SET val = 61 WHERE i = 7 AND j = 2"),
+        sql("BEGIN", "INSERT INTO t VALUES (62)", "UPDATE x SET val = 62 WHERE i = 200",
+            "UPDATE x SET val = 63 WHERE i = 7", "COMMIT"),
+        sql("BEGIN", "UPDATE x SET val = 1 WHERE i = 3", "ROLLBACK"),
+        sql("UPDATE x SET val = 64 WHERE i = 100"),
+        sql("VACUUM"),
+        sql("INSERT OR REPLACE INTO x VALUES (9, 3, 66), (299, 0, 66)"),
+        sql("UPDATE x SET val = val + 1 WHERE i < 150"),
+    ),
     "automatic": (
         sql("SET wal_autocheckpoint = '1KB'"),
         both(41),
@@ -144,7 +158,7 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
 
 def swept(folder: str, con: einsql.Connection) -> str:
     """What is wrong in a payload directory; nothing if it holds what the catalog names."""
-    held = {payload_of(item) for item in con.store.objects.values()} - {None}
+    held = frozenset().union(*map(files_of, con.store.objects.values()))
     directory = os.path.join(folder, "model.db.tensors")
     there = set(os.listdir(directory)) - {"einsql"} if os.path.isdir(directory) else set()
     return "" if there == held else f"orphans: {there - held}, missing: {held - there}"
@@ -234,6 +248,7 @@ def main() -> None:
     """Forks a process for each order on the standard input, for starting Python takes long."""
     shim = Shim()
     import_everything()
+    tile_grid.TILE = TILE
     for line in sys.stdin:
         folder, log, at, kind, name = json.loads(line)
         pid = os.fork()

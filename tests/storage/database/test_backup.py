@@ -158,7 +158,7 @@ def test_what_a_snapshot_needs_is_not_swept(
             assert copy.execute("FROM v").fetchall() == [(4 * 300 * 500 - 4.0,)]
         assert state(con) == {6.0}
         other.execute("VACUUM")
-        assert len(os.listdir(f"{path}.tensors")) == 3  # x, y and the marker
+        assert len(os.listdir(f"{path}.tensors")) == 4  # x, y, z and the marker
 
 
 @pytest.mark.parametrize("damage", ["element", "frame", "short", "missing"])
@@ -185,7 +185,7 @@ def test_a_damaged_payload_is_not_carried(
         if damage == "missing":
             payload.unlink()
         found = {
-            "element": r"tile 1 of val is wrong \(from i = 262, j = 72 to", "frame": "its frame",
+            "element": r"tile 2 of val is wrong \(from i = 400, j = 0 to", "frame": "its frame",
             "short": "it has 5,000 bytes", "missing": "No such file",
         }[damage]  # fmt: skip
         with pytest.raises(einsql.OperationalError, match=found):

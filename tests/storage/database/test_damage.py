@@ -97,7 +97,7 @@ def test_a_wrong_byte_is_told_of_where_it_is_read(path: str) -> None:
     payload = large(path)
     with einsql.connect(path) as con:
         stored = con.store.get("x")
-        part = stored.relation.fields.layout.parts[0]  # type: ignore[union-attr]  # it is a tensor
+        part = stored.relation.fields.layout.base.parts[0]  # type: ignore[union-attr]  # it is a tensor
     with open(payload, "r+b") as file:
         file.seek(part.offset + 40 * CHUNK + 80)
         file.write(b"\xff")
@@ -110,12 +110,13 @@ def test_a_wrong_byte_is_told_of_where_it_is_read(path: str) -> None:
             "SELECT SUM(val) FROM x WHERE i = 40",
             "SELECT * FROM x",
             "SELECT MAX(val) FROM x",
-            "UPDATE x SET val = 0 WHERE i = 1",
+            "UPDATE x SET val = 0 WHERE i = 40 AND j > 100",
         ):
             with pytest.raises(einsql.OperationalError) as told:
                 con.execute(read)
             assert payload in str(told.value)
             assert "tile 40 of val is wrong (from i = 40, j = 0 to i = 40, j = " in str(told.value)
+        con.execute("UPDATE x SET val = 0 WHERE i = 1 AND j = 1")  # another tile
         assert con.execute(some).fetchone() == (expected,)
         con.execute("DROP TENSOR x")
 

@@ -59,7 +59,7 @@ def test_a_memory_database_and_a_file_of_duckdb_are_ok(path: str) -> None:
 def test_payloads_are_compared_with_their_checksums(path: str, payloads: dict[str, str]) -> None:
     with einsql.connect(path) as con:
         stored = con.store.get("x")
-        part = stored.relation.fields.layout.parts[0]  # type: ignore[union-attr]  # it is a tensor
+        part = stored.relation.fields.layout.base.parts[0]  # type: ignore[union-attr]  # it is a tensor
     with open(payloads["x"], "r+b") as file:
         for tile in (7, 39):
             file.seek(part.offset + tile * CHUNK + 80)

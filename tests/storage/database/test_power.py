@@ -19,13 +19,16 @@ from tests.storage.database.scenario import EMPTY, SCENARIOS, State, judge
 
 EVERY = 1 if EVERYTHING else 67
 """Of the states that a log gives, one in so many is looked at."""
-NAMES = tuple(SCENARIOS) if EVERYTHING else ("creation", "commits", "attached", "automatic")
+NAMES = (
+    tuple(SCENARIOS) if EVERYTHING else ("creation", "commits", "attached", "tiles", "automatic")
+)
 KINDS = {
     "creation": {"create", "write", "fdatasync", "fsync", "link", "rename", "unlink", "mkdir"},
     "commits": {"create", "write", "fdatasync", "fsync", "rename", "unlink"},
     "tables": {"create", "write", "fdatasync", "fsync", "unlink"},
     "attached": {"create", "write", "fdatasync", "fsync", "unlink"},
     "vacuum": {"create", "write", "fdatasync", "fsync", "rename", "unlink"},
+    "tiles": {"create", "write", "fdatasync", "fsync", "rename", "unlink"},
     "automatic": {"create", "write", "fdatasync", "fsync", "rename", "unlink", "resize"},
 }
 """Calls that each scenario must have made."""

@@ -11,8 +11,7 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.storage.database import checks, payload, rows
-from einsql.storage.files import arrow
+from einsql.storage.database import checks, payload, tile_grid
 from einsql.storage.objects import Tensor
 
 VALUES = {
@@ -117,45 +116,30 @@ def test_payloads_are_arrow_files_and_one_for_each_tensor(path: str) -> None:
     with pa.OSFile(f"{path}.tensors/{name}") as file:
         table = pa.ipc.open_file(file).read_all()
     assert table.num_rows == 1
-    assert table.column_names == ["val", ".present", payload.SUMS]
+    keys = ["i", ".end.i", "j", ".end.j"]
+    assert table.column_names == [*keys, payload.KIND, "val", ".present", payload.SUMS]
+    assert [table.column(k).to_pylist() for k in keys] == [[0], [1], [0], [3]]
+    assert table.column(payload.KIND).to_pylist() == ["dense"]
     present = table.column(".present").chunk(0).to_numpy_ndarray()
     assert present.tolist() == [[[1, 1, 0]]]
 
 
-def test_elements_beyond_arrows_tensors_are_lists(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tiles_of_several_shapes_are_lists(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
-    monkeypatch.setattr(arrow, "MOST", 5)
+    monkeypatch.setattr(tile_grid, "TILE", 48)
     with einsql.connect(path) as con:
         con.execute(
-            "CREATE TENSOR x AS SELECT i, j, i * 3 + j AS val FROM RANGE(2) a(i), RANGE(3) b(j)"
+            "CREATE TENSOR x AS SELECT i, j, i * 3 + j AS val FROM RANGE(3) a(i), RANGE(3) b(j)"
         )
         (name,) = payloads(path)
     with pa.OSFile(f"{path}.tensors/{name}") as file:
-        found = pa.ipc.open_file(file).read_all().column("val")
-    assert found.to_pylist() == [[0, 1, 2, 3, 4, 5]]
+        table = pa.ipc.open_file(file).read_all()
+    assert table.column("i").to_pylist() == [0, 2]
+    assert table.column(".end.i").to_pylist() == [2, 3]
+    assert table.column("val").to_pylist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8]]
     with einsql.connect(path) as con:
-        assert con.execute("SELECT SUM(val) FROM x").fetchone() == (15,)
-
-
-def test_older_formats_are_migrated_and_newer_ones_refused(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with einsql.connect(path) as con:
-        con.execute("CREATE TENSOR x (i DIM(2), val FLOAT) DEFAULT 1")
-    monkeypatch.setattr(rows, "FORMAT", 2)
-    with pytest.raises(einsql.OperationalError, match=r"format 1.*format 2"):
-        einsql.connect(path)
-    monkeypatch.setattr(rows, "MIGRATIONS", {1: lambda con: None})
-    with pytest.raises(einsql.OperationalError, match=r"format 1.*format 2"):
-        einsql.connect(path, read_only=True)
-    with einsql.connect(path) as con:
-        assert con.execute("SELECT SUM(val) FROM x").fetchone() == (2.0,)
-    monkeypatch.undo()
-    with pytest.raises(einsql.OperationalError, match=r"format 2.*up to 1"):
-        einsql.connect(path)
+        assert con.execute("SELECT SUM(val) FROM x").fetchone() == (36,)
 
 
 def test_a_payload_directory_belongs_to_its_file(path: str, tmp_path: Path) -> None:

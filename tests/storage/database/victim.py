@@ -1,8 +1,8 @@
 """A process that commits until it is killed, and what must be there afterwards.
 
-Commit k makes the row of the table t and every element of x and y equal k. Every third commit is
-backed up. The file of acknowledgements gets a line when a commit or a backup begins, one before a
-commit's first payload is written and one when it is done, each with the time.
+Commit k makes the row of the table t, every element of x and y, and two rows of z equal k. Every
+third commit is backed up. The file of acknowledgements gets a line when a commit or a backup
+begins, one before a commit's first payload is written and one when it is done, each with the time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from statistics import median
 import numpy as np
 
 import einsql
-from einsql.storage.database.rows import payload_of
+from einsql.storage.database import tile_grid
+from einsql.storage.database.rows import files_of
 from tests.storage.database.forking import import_everything
 
 SHAPE = (300, 500)
@@ -30,6 +31,8 @@ SHAPE = (300, 500)
 BACKUP = ".backup"
 """How the names of backups end."""
 KEYS = f"i DIM({SHAPE[0]}), j DIM({SHAPE[1]})"
+ROWS, TILE = 40, 320
+"""The rows of z, and the bytes of a tile while a process is to be killed: one row."""
 
 
 def prepare(path: str) -> None:
@@ -39,6 +42,7 @@ def prepare(path: str) -> None:
         con.store.duck.execute("CREATE TABLE t AS SELECT 0 AS k")
         for name in "xy":
             con.execute(f"CREATE TENSOR {name} ({KEYS}, val DOUBLE) DEFAULT 0")
+        con.execute(f"CREATE TENSOR z (i DIM({ROWS}), j DIM({TILE // 8}), val DOUBLE) DEFAULT 0")
         con.execute("COMMIT")
 
 
@@ -49,7 +53,22 @@ def state(con: einsql.Connection) -> set[float]:
         found = {float(row[0])}
         for name in "xy":
             found |= set(con.execute(f"SELECT MIN(val), MAX(val) FROM {name}").fetchall()[0])
-    return found
+        first, *rest = rows(con)
+    return found | {first if first >= max(rest) else -1.0}
+
+
+def rows(con: einsql.Connection) -> list[float]:
+    """The number in each row of z; -1 for a row with several."""
+    found = con.execute("SELECT i, MIN(val), MAX(val) FROM z GROUP BY i ORDER BY i").fetchall()
+    return [float(lo) if lo == hi else -1.0 for _, lo, hi in found]
+
+
+def history(k: int) -> list[float]:
+    """The rows of z after commits 1 to k: each changes the first one and another."""
+    written = [0.0] * ROWS
+    for n in range(max(1, k - ROWS), k + 1):
+        written[0] = written[1 + n % (ROWS - 1)] = n
+    return written
 
 
 def commits(con: einsql.Connection, k: int, source: str) -> None:
@@ -57,6 +76,8 @@ def commits(con: einsql.Connection, k: int, source: str) -> None:
     con.execute("BEGIN")
     con.store.duck.execute("UPDATE t SET k = ?", [k])
     con.execute(f"UPDATE y SET val = {k}")
+    con.execute(f"UPDATE z SET val = {k} WHERE i = 0")
+    con.execute(f"UPDATE z SET val = {k} WHERE i = {1 + k % (ROWS - 1)}")
     if k % 3 == 0:
         con.execute("CREATE OR REPLACE TENSOR x AS SELECT * FROM y")
     elif k % 3 == 1:
@@ -116,8 +137,9 @@ def check(path: str, told: str) -> int:
         found = state(con)
         assert len(found) == 1, f"a mixture of commits: {found}"
         (k,) = found
+        assert rows(con) == history(int(k))
         assert max(done, 0) <= k <= max(begun, done), f"commit {k}, not {done} or {begun}"
-        held = {payload_of(item) for item in con.store.objects.values()} - {None}
+        held = frozenset().union(*map(files_of, con.store.objects.values()))
         there = set(os.listdir(f"{path}.tensors")) - {"einsql"}
         assert there == held, f"orphans: {there - held}, missing: {held - there}"
     copied = {f"{path}.{k}{BACKUP}" for what, k, _ in lines if what == "copied"}
@@ -241,6 +263,7 @@ def main() -> None:
     """Forks a process that commits whenever it is told to, for starting Python takes long."""
     path, told = sys.argv[1:]
     import_everything()
+    tile_grid.TILE = TILE
     for _ in sys.stdin:
         pid = os.fork()
         if not pid:

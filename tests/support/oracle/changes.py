@@ -9,7 +9,7 @@ from tests.support.oracle.choices import Choices
 from tests.support.oracle.data import Database, Tensor
 
 OURS = ((r"\bTENSOR\b", "TABLE"), (r"DIM\(\d+\)", "BIGINT"), (r"\b(HALF|BFLOAT16)\b", "FLOAT"),
-        (r"PARTITION BY \([^)]*\) ?", ""))  # fmt: skip
+        (r"PARTITION BY \([^)]*\) ?", ""), (r"STORAGE SPARSE ?", ""))  # fmt: skip
 """What only einsql has, and what stands for it in DuckDB."""
 
 
@@ -41,7 +41,7 @@ def _loads(t: Tensor, c: Choices) -> list[str]:
     keys = ", ".join(t.dims)
     columns = ", ".join([*t.dims, "val"])
     source = f"SELECT {columns} FROM s_{t.name}"
-    cut = _partition(t, c)
+    cut = _partition(t, c) + ("STORAGE SPARSE " if len(t.dims) == 2 and c.chance(30) else "")
     create = f"CREATE TENSOR {t.name} {cut}AS {source}"
     if not t.dims or not t.array.size:
         return [create]

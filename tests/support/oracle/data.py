@@ -186,5 +186,6 @@ def _derive(c: Choices, db: Database, name: str) -> None:
             conditions.append(f"{keys[0].name} <= {keys[1].name}")
         text = f"SELECT {names}{comma}val FROM {t.name} WHERE {c.pick(conditions)}"
         columns = [*keys, value]
-    db.statements.append(f"CREATE TENSOR {name} AS {text}")
+    storage = "STORAGE SPARSE " if len(keys) == 2 and c.chance(50) else ""
+    db.statements.append(f"CREATE TENSOR {name} {storage}AS {text}")
     db.relations.append(Relation(name, name, columns, rows=relation.rows, unique=True))

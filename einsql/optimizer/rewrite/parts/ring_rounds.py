@@ -28,11 +28,10 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     fresh,
     labels_of,
-    map_exprs,
     operands_of,
     substitute,
 )
-from einsql.ir.einsum.graph_rewriting import view
+from einsql.ir.einsum.graph_rewriting import map_exprs, view
 from einsql.ir.einsum.points import points_within
 from einsql.optimizer.rewrite.parts.softmax import Softmax, defines
 from einsql.optimizer.rewrite.parts.split_keys import defined_as, pattern, shifted

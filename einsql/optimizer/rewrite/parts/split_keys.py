@@ -35,13 +35,11 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     fresh,
     hint_over,
-    map_exprs,
     rewrite,
     substitute,
     walk,
-    with_operands,
 )
-from einsql.ir.einsum.graph_rewriting import view, with_sources
+from einsql.ir.einsum.graph_rewriting import map_exprs, view, with_operands, with_sources
 from einsql.optimizer.rewrite.inline_producers import compose
 from einsql.optimizer.rewrite.node_properties import readers
 from einsql.optimizer.rewrite.parts.softmax import (

@@ -77,7 +77,7 @@ class DefinitionReader(AggregateReader):
         )
 
     def create_tensor(self, replace: bool) -> CreateTensor:
-        """Name (columns) [PARTITION BY …] [DEFAULT v], or name [PARTITION BY …] AS query."""
+        """Name (columns) [clauses], or name [clauses] AS query, with the clauses in any order."""
         if_not_exists = self.take("IF", "NOT", "EXISTS")
         if replace and if_not_exists:
             raise self.error("OR REPLACE and IF NOT EXISTS exclude each other")
@@ -87,10 +87,11 @@ class DefinitionReader(AggregateReader):
         replicate: tuple[MeshAxis, ...] = ()
         partial: tuple[MeshAxis, ...] = ()
         default: exp.Expr | None = None
+        storage: str | None = None
         if self.word() == "PARTITION":
             raise self.error("Expected PARTITION BY")
         read = set[str]()
-        while self.word() in ("PARTITION BY", "REPLICATE", "PARTIAL", "DEFAULT"):
+        while self.word() in ("PARTITION BY", "REPLICATE", "PARTIAL", "DEFAULT", "STORAGE"):
             if self.word() in read:
                 raise self.error("A clause is given twice")
             read.add(self.word())
@@ -107,6 +108,8 @@ class DefinitionReader(AggregateReader):
                 partial = self.mesh_axes()
             elif self.take("DEFAULT"):
                 default = self.default()
+            elif self.take("STORAGE"):
+                storage = self.storage()
         _check_axes(partition or (), (*replicate, *partial))
         statement = CreateTensor(
             name,
@@ -118,6 +121,7 @@ class DefinitionReader(AggregateReader):
             replicate=replicate,
             partial=partial,
             default=default,
+            storage=storage,
         )
         if self.take("AS"):
             if default is not None and not columns:
@@ -225,6 +229,13 @@ class DefinitionReader(AggregateReader):
             axes.append(self.mesh_axis("an axis of the mesh"))
         self.expect(")", "after the axes")
         return tuple(axes)
+
+    def storage(self) -> str:
+        """SPARSE or DENSE."""
+        for form in ("SPARSE", "DENSE"):
+            if self.take(form):
+                return form.lower()
+        raise self.error("Expected SPARSE or DENSE after STORAGE")
 
     def default(self) -> exp.Expr:
         """A number with an optional sign, TRUE or FALSE."""

@@ -11,6 +11,9 @@ from einsql.core.buffer_pool import empty
 from einsql.core.records import dataclass
 from einsql.errors import InterfaceError
 
+Fill = bool | int | float | None
+"""The value of keys without a stored element; None if these keys are absent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
@@ -53,6 +56,14 @@ class Compressed:
         """The row of each element."""
         return np.repeat(np.arange(self.shape[0]), self.counts)
 
+    @property
+    def increases(self) -> bool:
+        """Whether the columns of every row increase."""
+        later = self.columns[1:] > self.columns[:-1]
+        firsts = self.starts[1:-1]
+        later[firsts[(firsts > 0) & (firsts < self.stored)] - 1] = True
+        return bool(later.all())
+
     def of(self, values: np.ndarray) -> Compressed:
         """A matrix with the same structure and other values."""
         return Compressed(self.shape, self.starts, self.columns, values)
@@ -85,6 +96,11 @@ class Compressed:
             return self
         return Compressed(self.shape, starts, columns, self.values[:end])
 
+    def copied(self) -> Compressed:
+        """A copy of all arrays."""
+        starts, columns, values = (a.copy() for a in (self.starts, self.columns, self.values))
+        return Compressed(self.shape, starts, columns, values)
+
     def part(self, rows: slice, columns: slice) -> Compressed:
         """A submatrix; it shares the arrays if it has all columns.
 
@@ -110,31 +126,93 @@ class Compressed:
         starts = before[self.starts].astype(self.starts.dtype)
         return Compressed(self.shape, starts, self.columns[kept], self.values[kept])
 
+    def places(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """The number of the element at each position, or -1 where no element is stored.
+
+        Args:
+            rows: The rows, within the matrix.
+            columns: The columns, of the same number.
+        """
+        if not self.stored:
+            return np.full(len(rows), -1, np.int64)
+        asked = rows.astype(np.int64) * self.shape[1] + columns
+        here = self.rows * self.shape[1] + self.columns
+        order = None if (here[1:] > here[:-1]).all() else np.argsort(here)
+        at = np.minimum(np.searchsorted(here, asked, sorter=order), self.stored - 1)
+        at = at if order is None else order[at]
+        return np.where(here[at] == asked, at, -1)
+
     def into(self, array: np.ndarray) -> None:
         """Writes the stored elements into an array of the matrix's shape; it changes no other."""
         array[self.rows, self.columns] = self.values
 
 
+def index_type(*numbers: int) -> np.dtype:
+    """The type of the starts and columns of a matrix with these numbers: int32 where they fit."""
+    return np.dtype(np.int32 if max(numbers, default=0) < 2**31 else np.int64)
+
+
+def sorted_matrix(
+    shape: tuple[int, int], rows: np.ndarray, columns: np.ndarray
+) -> tuple[Compressed, np.ndarray | None]:
+    """The matrix of elements in any order; its values are the numbers of the elements.
+
+    Args:
+        shape: The numbers of rows and columns.
+        rows: The row of each element.
+        columns: The column of each element.
+
+    Returns:
+        The matrix, and the numbers of elements whose position an earlier element has; None if
+        there are none. The matrix is valid only without such elements.
+    """
+    flat = rows.astype(np.int64) * shape[1] + columns
+    numbers = np.arange(len(flat))
+    twice = None
+    if not (flat[1:] > flat[:-1]).all():
+        numbers = np.argsort(flat)
+        ordered = flat[numbers]
+        again = ordered[1:] == ordered[:-1]
+        twice = numbers[1:][again] if again.any() else None
+    kind = index_type(len(flat), *shape)
+    starts = np.zeros(shape[0] + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=shape[0]), out=starts[1:])
+    ordered_columns = columns[numbers].astype(kind, copy=False)
+    return Compressed(shape, starts.astype(kind), ordered_columns, numbers), twice
+
+
 class Sparse:
-    """An interface of fields whose one value column is a sparse matrix, besides the mapping.
+    """An interface of fields whose values are sparse matrices of one structure.
 
     Attributes:
         matrix: The stored elements, unchecked; `taken` returns them checked.
+        names: The names of the values.
         turned: Whether the matrix's rows are the relation's second key.
-        filled: Whether every key exists; the value is 0 where no element is stored.
+        fill: The value of the keys without a stored element; None if these keys are absent.
+        is_constant: Whether nobody changes the arrays, so that results may share them.
     """
 
+    names: tuple[str, ...]
     turned: bool
-    filled: bool
+    fill: Fill
+    is_constant: bool = True
+
+    @property
+    def filled(self) -> bool:
+        """Whether every key exists."""
+        return self.fill is not None
 
     @property
     @abstractmethod
     def matrix(self) -> Compressed:
-        """The stored elements, unchecked."""
+        """The stored elements of the first value, unchecked."""
 
     @abstractmethod
-    def taken(self) -> Compressed:
+    def taken(self, name: str | None = None) -> Compressed:
         """The current stored elements, with a valid structure.
+
+        Args:
+            name: The value; None for the first one.
 
         Raises:
             InterfaceError: The owner of the arrays has made the structure invalid.
@@ -151,9 +229,14 @@ class Sparse:
             InterfaceError: The owner of the arrays has made the structure invalid.
         """
 
-    def submatrix(self, spans: tuple[slice, slice]) -> Compressed:
-        """The current submatrix over a part of the relation's keys."""
-        return self.taken().part(*(spans[::-1] if self.turned else spans))
+    def submatrix(self, spans: tuple[slice, slice], name: str | None = None) -> Compressed:
+        """The current submatrix of a value over a part of the relation's keys."""
+        return self.taken(name).part(*(spans[::-1] if self.turned else spans))
+
+
+def sparse_of(fields: object) -> Sparse | None:
+    """The fields as sparse ones; None for arrays."""
+    return fields if isinstance(fields, Sparse) else None
 
 
 def changed(how: str) -> InterfaceError:

@@ -1,0 +1,61 @@
+"""The free memory of the machine, and refusals of arrays that do not fit into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from einsql.errors import OperationalError
+
+SMALLER = "Narrow its keys with WHERE, or aggregate."
+
+NOTICED = 2**30
+"""Results of fewer bytes are created without a check of the free memory."""
+
+
+def available() -> int | None:
+    """Bytes of memory that are available without swapping; None if they are unknown."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def require(nbytes: int) -> None:
+    """Refuses a result that does not fit into memory, as the system would kill the process.
+
+    Raises:
+        OperationalError: Fewer bytes than needed are available.
+    """
+    free = available() if nbytes >= NOTICED else None
+    if free is not None and nbytes > free:
+        raise OperationalError(
+            f"There is not enough memory: a result takes {nbytes / 2**30:,.1f} GiB, and "
+            f"{free / 2**30:,.1f} are free",
+            hint=SMALLER,
+        )
+
+
+def require_dense(nbytes: int, shape: Sequence[int]) -> None:
+    """Refuses to make a sparse matrix dense if the array does not fit into memory.
+
+    Args:
+        nbytes: The bytes of the array, and of its flags.
+        shape: The extents of the matrix.
+
+    Raises:
+        OperationalError: Fewer bytes than needed are available.
+    """
+    free = available() if nbytes >= NOTICED else None
+    if free is not None and nbytes > free:
+        rows, columns = shape
+        raise OperationalError(
+            f"There is not enough memory: the statement needs a sparse matrix of {rows:,} × "
+            f"{columns:,} as an array of {nbytes / 2**30:,.1f} GiB, and "
+            f"{free / 2**30:,.1f} are free",
+            hint="Sums of products, other aggregates and joins on keys read it as it is stored.",
+        )

@@ -1,0 +1,1 @@
+"""Sparse matrices: the stored form, and fields of relations over it."""

@@ -1,0 +1,105 @@
+"""Sparse matrices as the fields of a relation: the results of kernels, and dense arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from einsql.core.free_memory import require_dense
+from einsql.core.schema import PRESENT
+from einsql.core.sparse.matrix import Compressed, Fill, Sparse, sparse_of
+
+
+def dense_array(fields: Sparse, name: str) -> np.ndarray:
+    """A field of a sparse relation as an array.
+
+    Args:
+        fields: The relation.
+        name: A value, or the flag of the existing keys.
+
+    Raises:
+        KeyError: The relation has no such field.
+        OperationalError: The array does not fit into memory.
+    """
+    is_flag = name == PRESENT and not fields.filled
+    if not is_flag and name not in fields.names:
+        raise KeyError(name)
+    matrix = fields.taken(None if is_flag else name)
+    if is_flag:
+        matrix = matrix.of(np.ones(matrix.stored, np.bool_))
+    rows, columns = matrix.shape
+    # A reader of one field will read the other one next.
+    widths = fields.matrix.values.itemsize + (0 if fields.filled else 1)
+    require_dense(rows * columns * widths, matrix.shape)
+    shape = (columns, rows) if fields.turned else matrix.shape
+    if fields.fill and not is_flag:
+        array = np.full(shape, fields.fill, matrix.values.dtype)
+    else:
+        array = np.zeros(shape, matrix.values.dtype)
+    matrix.into(array.T if fields.turned else array)
+    return array
+
+
+class Elements(Mapping[str, np.ndarray], Sparse):
+    """The stored elements that a kernel has computed, by rows of the first key.
+
+    Attributes:
+        structure: The positions of the elements; columns increase in each row.
+        values_by_name: The values of each field; none if only the keys exist.
+    """
+
+    turned = False
+
+    def __init__(
+        self, structure: Compressed, values: Mapping[str, np.ndarray], fill: Fill = None
+    ) -> None:
+        self.structure = structure
+        self.values_by_name = dict(values)
+        self.fill = fill
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override] # computed from the values
+        """The names of the values."""
+        return tuple(self.values_by_name)
+
+    @property
+    def matrix(self) -> Compressed:
+        """The elements of the first value."""
+        return self.taken()
+
+    def taken(self, name: str | None = None) -> Compressed:
+        """The elements of a value, by default the first one."""
+        values = self.values_by_name
+        if name is None and not values:
+            return self.structure
+        return self.structure.of(values[next(iter(values)) if name is None else name])
+
+    def narrowed(self, spans: tuple[slice, slice]) -> Elements:
+        """The elements over a part of the keys."""
+        values = {name: self.submatrix(spans, name).values for name in self.names}
+        return Elements(self.submatrix(spans), values, self.fill)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return dense_array(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name == known for known in self)  # Mapping's method would make an array
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.values_by_name
+        if not self.filled:
+            yield PRESENT
+
+    def __len__(self) -> int:
+        return len(self.values_by_name) + (not self.filled)
+
+
+def arrays_in(fields: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The arrays of fields; of sparse ones the stored arrays, without making them dense."""
+    few = sparse_of(fields)
+    if few is None:
+        return list(fields.values())
+    matrix = few.taken()
+    values = [few.taken(name).values for name in few.names]
+    return [matrix.starts, matrix.columns, *values]

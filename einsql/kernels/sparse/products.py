@@ -1,0 +1,253 @@
+"""Products of two sparse matrices, row by row: first the number of elements, then the elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+
+from einsql.core.free_memory import require
+from einsql.core.records import dataclass
+from einsql.core.sparse.arrays import Elements
+from einsql.core.sparse.matrix import Compressed, index_type
+from einsql.ir.einsum.graph import EinSum
+from einsql.kernels.kernel import Arrays, Tick, share
+from einsql.kernels.runtime import thread_pool
+from einsql.kernels.sparse.multiply import IN_ORDER, balanced
+from einsql.kernels.sparse.sides import Compile, Joined, find, groups_of, work_type
+from einsql.kernels.sparse.stored import Stored, stored_operand, values_of_side
+from einsql.kernels.vectorized.sums import from_zero
+
+ROWS = 2**15
+"""Elements of the left matrix by thread and piece; a piece reports progress after it."""
+
+
+def product_of_stored(
+    node: EinSum, driving: Sequence[int], compile_node: Compile
+) -> Product | None:
+    """Matches sums of products of two sparse operands over one common label.
+
+    Args:
+        node: The node.
+        driving: The operands whose absent elements make no point exist.
+        compile_node: Compiles the conditions on one operand.
+    """
+    if len(driving) != 2 or len(node.operands) != 2 or not node.sparse:
+        return None
+    joined = find(node)
+    if joined is None or len(joined.sides) != 2:
+        return None
+    groups = groups_of(node, joined)
+    if groups.batch or any(groups.gone) or len(groups.terms) != 1:
+        return None
+    if any(o.dtype.is_short for o in node.outputs) or any(
+        f.dtype.is_short for o in node.operands for f in o.source.schema.values
+    ):
+        return None
+    sides = [stored_operand(node, s, bool(joined.counts), compile_node) for s in joined.sides]
+    left, right = sides
+    if left is None or right is None or left.filled or right.filled:
+        return None
+    turned = groups.rows != node.keys[:1]
+    return Product(node, joined, (left, right), groups.terms[0], turned)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Sums of products of two sparse operands.
+
+    Attributes:
+        node: The node.
+        joined: Its sums and counts.
+        sides: The operands.
+        term: The label that is summed.
+        turned: Whether the rows of the result are a label of the second operand.
+    """
+
+    node: EinSum
+    joined: Joined
+    sides: tuple[Stored, Stored]
+    term: str
+    turned: bool
+
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> Elements | None:
+        """The product; None if SciPy lacks the functions, or an operand is stored otherwise."""
+        numbers = (1, 0) if self.turned else (0, 1)
+        keys = self.node.keys
+        left = self.sides[numbers[0]].matrix(operands, keys[0])
+        right = self.sides[numbers[1]].matrix(operands, self.term)
+        if left is None or right is None:
+            return None
+        terms = _most_terms(left, right)
+        counts = [o for o in self.joined.counts if o.reduction == "sum"]
+        structure: Compressed | None = None
+        found: dict[str, np.ndarray] = {}
+        steps = len(self.joined.terms) + 1
+        for n, term in enumerate(self.joined.terms):
+            pair = [
+                values_of_side(m, self.joined, s, n)
+                for m, s in zip((left, right), numbers, strict=True)
+            ]
+            work, own = work_type(term.output), term.output.dtype.numpy
+            if terms > IN_ORDER and work == np.float32:
+                pair = [m.of(m.values.astype(np.float64)) for m in pair]
+            part = share(tick, n, steps)
+            product = None
+            if structure is None and not counts and (terms <= IN_ORDER or work == np.float32):
+                product = multiply(pair[0], pair[1], part)
+            if product is None:
+                if structure is None:
+                    structure = _counted(left, right, tick)
+                    if structure is None:
+                        return None
+                product = structure.of(_aligned(structure, pair[0], pair[1], terms, part))
+            structure = structure or product
+            values = product.values
+            if term.scale != 1.0:
+                values = from_zero(values * values.dtype.type(term.scale))
+            found[term.output.name] = values.astype(own, copy=False)
+        if structure is None:
+            structure = _counted(left, right, tick)
+            if structure is None:
+                return None
+        for o in counts:
+            found[o.name] = structure.values.astype(np.int64)
+        return Elements(structure, found) if found else None
+
+
+def _most_terms(left: Compressed, right: Compressed) -> int:
+    """An upper bound of the number of terms of a sum."""
+    most_left = int(left.counts.max(initial=0))
+    columns = np.bincount(right.columns, minlength=1)
+    return min(most_left, int(columns.max(initial=0)))
+
+
+def _counted(left: Compressed, right: Compressed, tick: Tick) -> Compressed | None:
+    """The positions of the product's elements, with the number of terms of each one."""
+    ones, others = (m.of(np.ones(m.stored)) for m in (left, right))
+    return multiply(ones, others, tick)
+
+
+def _aligned(
+    structure: Compressed, left: Compressed, right: Compressed, terms: int, tick: Tick
+) -> np.ndarray:
+    """The values of a product at known positions, in sums of at most `IN_ORDER` terms.
+
+    SciPy leaves out elements whose sum is 0.
+    """
+    size = IN_ORDER // 2
+    pieces = ceil(int(left.counts.max(initial=0)) / size) if terms > IN_ORDER else 1
+    total = np.zeros(structure.stored, left.values.dtype)
+    at = np.arange(left.stored) - np.repeat(left.starts[:-1].astype(np.int64), left.counts)
+    for n in range(pieces):
+        part = left if pieces == 1 else left.only(at // size == n)
+        product = _numeric(part, right, share(tick, n, pieces))
+        assert product is not None  # as for the positions
+        rows, columns = product.rows, product.columns
+        total[structure.places(rows, columns)] += product.values
+    return total
+
+
+def multiply(left: Compressed, right: Compressed, tick: Tick) -> Compressed | None:
+    """The product of two matrices, with every element that has a term; None without SciPy's.
+
+    Also None if a sum is 0, because SciPy leaves it out.
+    """
+    return _numeric(left, right, tick, complete=True)
+
+
+def _numeric(
+    left: Compressed, right: Compressed, tick: Tick, complete: bool = False
+) -> Compressed | None:
+    """The product of two matrices by SciPy, on all threads, with increasing columns.
+
+    Args:
+        left: The left matrix.
+        right: The right matrix, of the same type.
+        tick: Callback with the completed fraction, 0 to 1; raises to cancel.
+        complete: Whether None is returned if elements are left out because their sum is 0.
+
+    Raises:
+        OperationalError: The product does not fit into memory.
+    """
+    try:
+        # The functions behind SciPy's `@`. Called directly, they run in several threads.
+        from scipy.sparse._sparsetools import csr_matmat, csr_matmat_maxnnz, csr_sort_indices
+    except ImportError:  # they are not public
+        return None
+    shape = left.shape[0], right.shape[1]
+    kind = index_type(left.stored, right.stored, *left.shape, *right.shape)
+    a, b = (_of_kind(m, kind) for m in (left, right))
+    pieces = balanced(a, max(2 * thread_pool.threads(), a.stored // ROWS))
+    sizes = np.zeros(len(pieces), np.int64)
+
+    def count(n: int) -> None:
+        starts = a.starts[pieces[n].start : pieces[n].stop + 1]
+        rows = len(starts) - 1
+        sizes[n] = csr_matmat_maxnnz(rows, shape[1], starts, a.columns, b.starts, b.columns)
+
+    order = range(len(pieces))
+    thread_pool.run(count, order, len(pieces), share(tick, 0, 2))
+    total = int(sizes.sum())
+    require(total * (kind.itemsize + a.values.itemsize))
+    columns, values = np.empty(total, kind), np.empty(total, a.values.dtype)
+    ends, offsets = np.zeros(shape[0], np.int64), np.cumsum(sizes) - sizes
+
+    def compute(n: int) -> None:
+        rows, lo = pieces[n], int(offsets[n])
+        starts, hi = a.starts[rows.start : rows.stop + 1], lo + int(sizes[n])
+        own, into, numbers = np.empty(len(starts), kind), columns[lo:hi], values[lo:hi]
+        count = len(starts) - 1
+        csr_matmat(
+            count, shape[1], starts, a.columns, a.values, b.starts, b.columns, b.values,
+            own, into, numbers,
+        )  # fmt: skip
+        csr_sort_indices(count, own, into, numbers)
+        ends[rows] = own[1:]
+
+    thread_pool.run(compute, order, len(pieces), share(tick, 1, 2))
+    return _assembled(shape, pieces, ends, offsets, sizes, columns, values, complete)
+
+
+def _assembled(
+    shape: tuple[int, int],
+    pieces: Sequence[slice],
+    ends: np.ndarray,
+    offsets: np.ndarray,
+    sizes: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+    complete: bool,
+) -> Compressed | None:
+    """Joins the pieces of a product; see `_numeric`.
+
+    Args:
+        shape: The product's shape.
+        pieces: The rows of each piece.
+        ends: The end of each row's elements within its piece.
+        offsets: The offset of each piece's elements.
+        sizes: The number of each piece's elements before zeros are left out.
+        columns: The columns of the elements.
+        values: The values of the elements.
+        complete: Whether None is returned if elements are left out.
+    """
+    kept = np.array([ends[p.stop - 1] if p.stop > p.start else 0 for p in pieces], np.int64)
+    if (kept < sizes).any():
+        if complete:
+            return None
+        stays = np.zeros(len(columns), np.bool_)
+        for lo, count in zip(offsets.tolist(), kept.tolist(), strict=True):
+            stays[lo : lo + count] = True
+        columns, values = columns[stays], values[stays]
+        offsets = np.cumsum(kept) - kept
+    starts = np.zeros(shape[0] + 1, np.int64)
+    for p, lo in zip(pieces, offsets.tolist(), strict=True):
+        starts[p.start + 1 : p.stop + 1] = ends[p] + lo
+    kind = index_type(len(columns), *shape)
+    return Compressed(shape, starts.astype(kind), columns.astype(kind, copy=False), values)
+
+
+def _of_kind(matrix: Compressed, kind: np.dtype) -> Compressed:
+    starts, columns = (a.astype(kind, copy=False) for a in (matrix.starts, matrix.columns))
+    return Compressed(matrix.shape, starts, np.ascontiguousarray(columns), matrix.values)

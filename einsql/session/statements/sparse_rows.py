@@ -1,0 +1,181 @@
+"""Rows of sparsely stored tensors: the choice of the storage, and changes of stored elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from einsql.core.schema import PRESENT, DType, Field, Schema
+from einsql.core.sparse.matrix import Compressed, index_type, sorted_matrix
+from einsql.errors import IntegrityError, NotSupportedError
+from einsql.session.statements.target import changed, key_text
+from einsql.storage.objects import Tensor
+from einsql.storage.out_of_memory import require
+from einsql.storage.relation import Relation
+from einsql.storage.sparse_choice import pays
+from einsql.storage.sparse_fields import SparseFields, sparse_fields_of, stored_fields
+
+WIDTH = 40
+"""Bytes that a change takes for each stored element: positions, their order and copies."""
+
+
+def is_chosen(schema: Schema, rows: int, storage: str | None) -> bool:
+    """Whether a tensor with a number of rows is stored sparsely.
+
+    Args:
+        schema: Keys and values.
+        rows: The number of rows.
+        storage: "sparse" or "dense" of STORAGE; None leaves the choice to the number of rows.
+
+    Raises:
+        NotSupportedError: STORAGE SPARSE of a tensor without exactly two keys.
+    """
+    if storage == "sparse" and len(schema.keys) != 2:
+        raise NotSupportedError(
+            f"STORAGE SPARSE needs two keys, and there are {len(schema.keys)}",
+            hint="Without the clause the tensor is dense. Two keys can be one: i * 1000 + j AS ij.",
+        )
+    return storage == "sparse" or (storage is None and pays(schema, rows))
+
+
+def with_flag(schema: Schema, default: object) -> Schema:
+    """The schema of a sparsely stored tensor: keys may be absent, unless there is a DEFAULT."""
+    flag = () if default is not None else (Field(PRESENT, DType.BOOLEAN),)
+    return Schema(schema.keys, (*schema.values, *flag))
+
+
+def empty_fields(schema: Schema, default: object) -> SparseFields:
+    """The fields of a tensor without stored elements."""
+    none = {f.name: np.zeros(0, f.dtype.numpy) for f in schema.values}
+    nowhere = np.zeros(0, np.int64)
+    require(8 * schema.shape[0])
+    structure, _ = sorted_matrix(_shape(schema), nowhere, nowhere)
+    return stored_fields(structure, none, _fill(default))
+
+
+def _fill(default: object) -> bool | int | float | None:
+    assert default is None or isinstance(default, bool | int | float)
+    return default
+
+
+def _shape(schema: Schema) -> tuple[int, int]:
+    rows, columns = schema.shape
+    return rows, columns
+
+
+def filled_rows(tensor: Tensor, cells: np.ndarray, values: Mapping[str, np.ndarray]) -> Tensor:
+    """Returns an empty tensor with rows, stored sparsely.
+
+    Args:
+        tensor: The tensor, without rows.
+        cells: The position of each row in key order.
+        values: The values of the rows as they are stored.
+
+    Raises:
+        IntegrityError: A key occurs twice.
+    """
+    schema = with_flag(tensor.relation.schema, tensor.default)
+    require(WIDTH * len(cells) + 8 * schema.shape[0])
+    columns = schema.shape[1]
+    structure, twice = sorted_matrix(_shape(schema), *np.divmod(cells, max(1, columns)))
+    if twice is not None:
+        key = key_text(schema, int(cells[twice[0]]))
+        raise IntegrityError(f"The key ({key}) is inserted twice")
+    ordered = {f.name: values[f.name][structure.values] for f in schema.values}
+    fields = stored_fields(structure, ordered, _fill(tensor.default))
+    return tensor.with_relation(Relation(schema, fields))
+
+
+def stored_at(tensor: Tensor, cells: np.ndarray) -> np.ndarray:
+    """Flags of the positions in key order at which a sparsely stored tensor has a row."""
+    if _ordered(tensor).filled:
+        return np.ones(len(cells), np.bool_)
+    return _places(_ordered(tensor), cells) >= 0
+
+
+def _ordered(tensor: Tensor) -> SparseFields:
+    fields = sparse_fields_of(tensor.relation.fields)
+    assert fields is not None
+    return fields.in_key_order()
+
+
+def _places(fields: SparseFields, cells: np.ndarray) -> np.ndarray:
+    return fields.taken().places(*np.divmod(cells, max(1, fields.shape[1])))
+
+
+def with_cells(
+    tensor: Tensor, cells: np.ndarray, values: Mapping[str, np.ndarray], presence: bool | None
+) -> Tensor:
+    """Returns a sparsely stored tensor with other elements at some positions.
+
+    Args:
+        tensor: The tensor.
+        cells: The positions in key order, each once.
+        values: The new values of some fields at these positions, as they are stored.
+        presence: False removes the elements.
+
+    Raises:
+        OperationalError: The stored elements would not fit into memory.
+    """
+    fields = _ordered(tensor)
+    if presence is False and fields.filled:
+        return _without(tensor, cells)
+    require(WIDTH * (fields.matrix.stored + len(cells)))
+    places = _places(fields, cells)
+    here = places >= 0
+    columns = {name: fields.taken(name).values for name in fields.names}
+    if presence is False:
+        kept = np.ones(fields.matrix.stored, np.bool_)
+        kept[places[here]] = False
+        columns = {name: array[kept] for name, array in columns.items()}
+        structure = fields.matrix.only(kept)
+    else:
+        for name, new in values.items():
+            columns[name] = columns[name].copy()
+            columns[name][places[here]] = new[here]
+        structure = fields.matrix
+        if not here.all():
+            structure, columns = _merged(fields, columns, cells[~here], values, ~here)
+    new_fields = stored_fields(structure, columns, fields.fill)
+    return tensor.with_relation(Relation(tensor.relation.schema, new_fields))
+
+
+def _without(tensor: Tensor, cells: np.ndarray) -> Tensor:
+    """Returns a tensor without some rows, of which every key had one; it becomes dense."""
+    schema, fields = tensor.relation.schema, tensor.relation.fields
+    mask = np.ones(schema.shape, np.bool_)
+    mask.reshape(-1)[cells] = False
+    return changed(tensor, {f.name: fields[f.name] for f in schema.values}, mask)
+
+
+def _merged(
+    fields: SparseFields,
+    columns: Mapping[str, np.ndarray],
+    cells: np.ndarray,
+    values: Mapping[str, np.ndarray],
+    chosen: np.ndarray,
+) -> tuple[Compressed, dict[str, np.ndarray]]:
+    """Returns the structure and the values with further elements at `cells`."""
+    order = np.argsort(cells)
+    rows, across = np.divmod(cells[order], fields.shape[1])
+    matrix = fields.matrix
+    here = matrix.rows * fields.shape[1] + matrix.columns
+    at = np.searchsorted(here, cells[order])
+    kind = index_type(matrix.stored + len(cells), *fields.shape)
+    starts = matrix.starts.astype(np.int64)
+    starts[1:] += np.cumsum(np.bincount(rows, minlength=fields.shape[0]))
+    structure = Compressed(
+        fields.shape,
+        starts.astype(kind),
+        np.insert(matrix.columns.astype(kind, copy=False), at, across.astype(kind)),
+        matrix.values,
+    )
+    merged = {}
+    for name, array in columns.items():
+        if name in values:
+            new: np.ndarray = values[name][chosen][order]
+        else:
+            new = np.full(len(cells), fields.fill or 0, array.dtype)
+        merged[name] = np.insert(array, at, new)
+    return structure, merged

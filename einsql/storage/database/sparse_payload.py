@@ -1,0 +1,157 @@
+"""Sparse tensors in segments: the starts of rows, the columns and the values are columns.
+
+A segment has them as the parts of its only row (`payload.write_csr`), and its description in the
+catalog says that they are a sparse matrix (`Segment.format`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import IO
+
+import numpy as np
+
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.sparse.matrix import Compressed, index_type
+from einsql.errors import InterfaceError
+from einsql.storage.database.layout import Layout, Part, Segment
+from einsql.storage.database.payload import Progress, write_csr
+from einsql.storage.database.segment_file import SegmentFile
+from einsql.storage.database.stored import FieldsInFiles
+from einsql.storage.sparse_fields import SparseFields, stored_fields
+
+STARTS, COLUMNS = ".starts", ".columns"
+"""The names of the arrays of the structure; not valid names of fields."""
+
+
+def _arrays(schema: Schema, stored: int) -> Schema:
+    """The schema of the arrays in a segment.
+
+    Args:
+        schema: The tensor's keys and fields.
+        stored: The number of stored elements.
+    """
+    index = DType.of(index_type(stored, *schema.shape))
+    assert index is not None
+    fields = (Field(STARTS, index), Field(COLUMNS, index), *schema.values)
+    return Schema((Key("element", 0, stored),), fields)
+
+
+def arrays_in(segment: Segment, schema: Schema) -> Schema:
+    """The schema of the arrays in a segment of a tensor.
+
+    Args:
+        segment: A segment of format CSR.
+        schema: The tensor's keys and fields.
+
+    Raises:
+        ValueError: The tensor is no matrix, or the arrays are not those of its elements.
+    """
+    if len(schema.keys) != 2 or not schema.values or schema.has(PRESENT) != (segment.fill is None):
+        raise ValueError("a sparse payload has two keys and a value")
+    columns = [prod(p.shape) for p in segment.parts if p.name == COLUMNS]
+    if len(columns) != 1 or columns[0] < 0:
+        raise ValueError("the payload has no columns")
+    arrays = _arrays(schema, columns[0])
+    shapes = {f.name: (columns[0],) for f in arrays.fields} | {STARTS: (schema.shape[0] + 1,)}
+    if [(p.name, p.shape) for p in segment.parts] != list(shapes.items()):
+        raise ValueError("the payload has other arrays")
+    return arrays
+
+
+def write(
+    file: IO[bytes], name: str, schema: Schema, fields: SparseFields, tick: Progress
+) -> Segment:
+    """Writes a sparse tensor as a segment, by rows of its first key.
+
+    Args:
+        file: An empty file, open for writing and reading.
+        name: Its final name.
+        schema: Keys and fields.
+        fields: The fields.
+        tick: Callback with the number of bytes after each piece.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written.
+    """
+    ordered = fields.in_key_order()
+    matrix = ordered.taken()
+    described = Schema(schema.keys, _arrays(schema, matrix.stored).fields)
+    index = described.dtype(STARTS).numpy
+    arrays = {f.name: ordered.taken(f.name).values for f in schema.values}
+    arrays[STARTS] = matrix.starts.astype(index, copy=False)
+    arrays[COLUMNS] = matrix.columns.astype(index, copy=False)
+    return write_csr(file, name, described, arrays, fields.fill, tick)
+
+
+class StoredSparseFields(SparseFields, FieldsInFiles):
+    """The fields of a sparse tensor in a segment."""
+
+    def __init__(self, layout: Layout, schema: Schema, base: SegmentFile) -> None:
+        """Describes the fields; the file is not opened.
+
+        Args:
+            layout: The catalog's description.
+            schema: The tensor's keys and fields.
+            base: The segment, of format CSR.
+        """
+        rows, columns = schema.shape
+        first, *more = schema.values
+        nothing = np.zeros(0, first.dtype.numpy)
+        unread = Compressed((rows, columns), nothing, nothing, nothing)
+        names = (f.name for f in more)
+        fill = layout.base.fill
+        super().__init__(unread, False, fill, first.name, more=dict.fromkeys(names, nothing))
+        self.layout = layout
+        self.base = base
+        self.newer = {}
+        self._parts: Mapping[str, Part] = {p.name: p for p in layout.base.parts}
+        self._matrix: Compressed | None = None
+
+    @property
+    def matrix(self) -> Compressed:
+        """The stored elements, all of them verified by the first read."""
+        if self._matrix is None:
+            arrays = [self._array(name) for name in (STARTS, COLUMNS, self.name)]
+            try:
+                self._matrix = Compressed(self.shape, *arrays).checked()
+            except InterfaceError as error:
+                raise self.base.damaged(error.reason) from None
+        return self._matrix
+
+    def taken(self, name: str | None = None) -> Compressed:
+        """See `SparseFields.taken`."""
+        matrix = self.matrix
+        return matrix if name in (None, self.name) else matrix.of(self._array(str(name)))
+
+    def local(self) -> Mapping[str, np.ndarray]:
+        """The arrays of the file, if it is mapped."""
+        return (
+            {n: self.base.array(p) for n, p in self._parts.items()} if self.base.is_mapped else {}
+        )
+
+    def nbytes(self, schema: Schema) -> int:
+        """See `Fields.nbytes`; does not open the file."""
+        return sum(prod(p.shape) * self.base.itemsize(p) for p in self._parts.values())
+
+    def verified(self, box: np.ndarray) -> StoredSparseFields:
+        """See `Fields.verified`; every element is verified."""
+        for part in self._parts.values():
+            self.base.verify(part)
+        return self
+
+    def _array(self, name: str) -> np.ndarray:
+        """The elements of an array, verified."""
+        self.base.verify(self._parts[name])
+        return self.base.array(self._parts[name])
+
+
+def in_memory(fields: SparseFields, copied: Callable[[np.ndarray], np.ndarray]) -> SparseFields:
+    """The fields with copies of all arrays."""
+    matrix = fields.taken()
+    structure = Compressed(
+        matrix.shape, copied(matrix.starts), copied(matrix.columns), matrix.values
+    )
+    values = {name: copied(fields.taken(name).values) for name in fields.names}
+    return stored_fields(structure, values, fields.fill)

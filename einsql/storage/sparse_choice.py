@@ -1,0 +1,24 @@
+"""The choice between dense arrays and sparse matrices."""
+
+from __future__ import annotations
+
+from einsql.core.schema import Schema
+
+SPARSE = 4
+"""A matrix with fewer than 1/4 of its elements becomes sparse. Five statements over 2000² FLOAT
+took 1.04 times the processor time of a dense tensor with 1/2 of the elements, 0.77 times with 1/4,
+0.5 with 1/8 and 0.28 with 1/32 (`storages` in benchmarks/sparse.py)."""
+LEAST = 2**16
+"""Elements of a matrix below which it stays dense: kernels read an array of this size in 50 µs, and
+those of sparse operands start from it (`SMALL` in kernels/registry.py)."""
+MOST_ROWS, MOST_EACH = 2**24, 1000
+"""Greatest extent of a key, or greatest extent for each element: a matrix stores every row's start.
+"""
+
+
+def pays(schema: Schema, rows: int) -> bool:
+    """Whether a relation with a number of rows is smaller and faster as a sparse matrix."""
+    if len(schema.keys) != 2 or not schema.values:
+        return False
+    fits = max(schema.shape) <= max(MOST_ROWS, MOST_EACH * rows)
+    return fits and schema.size >= LEAST and rows * SPARSE < schema.size
