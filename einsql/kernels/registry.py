@@ -221,6 +221,8 @@ def _over_elements(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
 
 def _compile_opaque(node: EinSum, functions: Sequence[str]) -> CompiledNode[Runner]:
     """Compiles a node with Python functions, which have no code for kernels."""
+    if has_holistic(node):
+        return _sorted(node, "never")
     part = sparse.narrowed(node) if _reads_sparse(node) else None
     run = vector.compile_vector(node if part is None else part)
     if part is not None:

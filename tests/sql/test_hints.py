@@ -155,8 +155,6 @@ def test_wrong_hints_are_refused_where_they_stand(
     [
         ("SELECT i /*+ PARTITION(i=2) */ FROM a", "directly follow SELECT"),
         ("SELECT /*+ PARTITION(i=2) */ /*+ PARTITION(j=2) */ i, j, val FROM a", "directly follow"),
-        ("SELECT /*+ PARTITION(x.j=2) */ t, x.val FROM a x JOIN ids ON x.j = ids.val",
-         "follows from other keys"),
     ],
 )  # fmt: skip
 def test_hints_that_could_do_nothing_are_refused(

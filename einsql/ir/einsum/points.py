@@ -23,6 +23,8 @@ from einsql.ir.einsum.simplification import simplify
 
 MOST_ROWS = 2**20
 """The maximum of combinations of labels for which the range of another label is computed."""
+MOST_NUMBER = 2**62
+"""The greatest number in limits that are counted: arrays of BIGINT have room for it."""
 
 
 def cell_work(
@@ -84,6 +86,10 @@ def points_within(node: EinSum) -> int:
     limits = _limits(guard, node)
     labels = sorted({x for f in limits for x in f.steps}, key=lambda x: axes[x].extent)
     if not labels or prod(axes[x].extent for x in labels[:-1]) > MOST_ROWS:
+        return total
+    reach = max(max(abs(axes[x].lo), abs(axes[x].hi)) for x in labels)
+    sizes = (abs(f.offset) + reach * sum(map(abs, f.steps.values())) for f in limits)
+    if reach + max(sizes) > MOST_NUMBER:
         return total
     rest = prod(a.extent for x, a in axes.items() if x not in labels)
     return rest * _within(limits, labels, axes)
