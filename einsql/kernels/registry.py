@@ -190,7 +190,7 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
     functions = opaque_functions(node)
     if functions:
         return _compile_opaque(always(node), functions)
-    if _reads_sparse(node) and node.points > SMALL:
+    if _reads_sparse(node) and node.points > SMALL and not _is_running(node, jit):
         over = _over_elements(node, jit)
         if over is not None:
             return over
@@ -202,6 +202,11 @@ def compile_node(node: EinSum, jit: str = "wait") -> CompiledNode[Runner]:
     if jit != "auto" or compiled.views or write_of(compiled.run) is not None:
         return compiled
     return replace(compiled, run=Tiered(compiled.run, lambda: _chosen(node, "never").run))
+
+
+def _is_running(node: EinSum, jit: str) -> bool:
+    """True for running reductions: pairs of stored elements would take quadratic time."""
+    return _match_running(node, jit) is not None
 
 
 def _over_elements(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
