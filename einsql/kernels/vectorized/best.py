@@ -20,7 +20,6 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.evaluation import expression_value, same
 from einsql.ir.einsum.graph import (
     TRUE,
-    Axis,
     EinSum,
     Expr,
     Label,
@@ -32,7 +31,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.reasons import unproven
 from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
-from einsql.kernels.vectorized.key_boxes import boxes, steps, still
+from einsql.kernels.vectorized.key_boxes import boxes, steps, still, within
 
 BLOCK = 1 << 22
 """Greatest number of values that are computed at once, unless a single group has more."""
@@ -139,13 +138,7 @@ class _Best:
     def _computed_values(self, box: Mapping[str, slice]) -> Runner:
         if self._whole is not None:
             return self._whole
-
-        def narrow(a: Axis) -> Axis:
-            part = box.get(a.label)
-            return a if part is None else replace(a, lo=a.lo + part.start, hi=a.lo + part.stop)
-
-        node = self._values
-        return self._compile(replace(node, axes=tuple(map(narrow, node.axes)))).run
+        return self._compile(within(self._values, box)).run
 
     def _chosen(
         self,

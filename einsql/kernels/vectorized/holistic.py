@@ -17,13 +17,13 @@ import numpy as np
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import TRUE, Axis, Const, EinSum, Expr, Label, Output
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Label, Output
 from einsql.ir.einsum.partial_states import is_holistic
 from einsql.ir.einsum.reasons import unproven
 from einsql.ir.functions import equal
 from einsql.ir.functions.holistic import HALVES, between, position
 from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
-from einsql.kernels.vectorized.key_boxes import boxes, steps, still
+from einsql.kernels.vectorized.key_boxes import boxes, steps, still, within
 from einsql.kernels.vectorized.reductions import accumulators
 
 BLOCK = 1 << 22
@@ -172,13 +172,7 @@ class _Holistic:
     def _computed_values(self, box: Mapping[str, slice]) -> Runner:
         if self._whole is not None:
             return self._whole
-
-        def narrow(a: Axis) -> Axis:
-            part = box.get(a.label)
-            return a if part is None else replace(a, lo=a.lo + part.start, hi=a.lo + part.stop)
-
-        node = self._values
-        return self._compile(replace(node, axes=tuple(map(narrow, node.axes)))).run
+        return self._compile(within(self._values, box)).run
 
     def _by_computed_keys(self, shape: tuple[int, ...], values: Arrays) -> dict[str, np.ndarray]:
         """The results of groups by computed keys, in one dimension; arguments as of `_of_rows`."""

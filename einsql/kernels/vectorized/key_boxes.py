@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from einsql.ir.einsum.graph import Axis, EinSum
 from einsql.kernels.kernel import Tick
 
 
@@ -31,3 +33,13 @@ def boxes(extents: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[slice,
         first = slice(start, min(extents[0], start + steps[0]))
         for rest in boxes(extents[1:], steps[1:]):
             yield (first, *rest)
+
+
+def within(node: EinSum, box: Mapping[str, slice]) -> EinSum:
+    """The node over a box: the positions of some labels, counted from their lower bounds."""
+
+    def narrow(a: Axis) -> Axis:
+        part = box.get(a.label)
+        return a if part is None else replace(a, lo=a.lo + part.start, hi=a.lo + part.stop)
+
+    return replace(node, axes=tuple(map(narrow, node.axes)))
