@@ -289,17 +289,19 @@ class SiteProgram(GraphExecutor):
         """Returns the work of a local step in a generated function; None for another step."""
         fused = self._fused.get(number)
         owned = self._moving.owned(number, step.tiles, transport)
-        made = [number] if fused is None else fused.visible
+        computed = [number] if fused is None else fused.visible
         if number in self._routed:
             return None
-        if any(map(self.cells.is_heavy, made)) or not self._nested.keys().isdisjoint(step.operands):
+        if any(map(self.cells.is_heavy, computed)) or not self._nested.keys().isdisjoint(
+            step.operands
+        ):
             return None
         if fused is not None:
             cells = [fused.cell(n) for n in owned]
             if fused.plan.shown or None in cells:
                 return None
             return [
-                Work(cell.group.run, None, cell.sources, tuple((at, n) for at in made))
+                Work(cell.group.run, None, cell.sources, tuple((at, n) for at in computed))
                 for n, cell in zip(owned, cells, strict=True)
                 if cell is not None
             ]

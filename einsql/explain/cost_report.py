@@ -282,9 +282,9 @@ def site_reports(
         )
         return [
             SiteReport(
-                flops=f, memory=m, memory_measured=held, bytes_sent=s, bytes_received=r, seconds=t
+                flops=f, memory=m, memory_measured=peak, bytes_sent=s, bytes_received=r, seconds=t
             )
-            for m, held, f, s, r, t in ran
+            for m, peak, f, s, r, t in ran
         ]
     total = [0] * placed.sites
     for operation in operations:

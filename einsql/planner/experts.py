@@ -81,14 +81,14 @@ def _check_hints(roots: Roots) -> None:
     for node in walk(*roots):
         if not isinstance(node, EinSum):
             continue
-        found = routed(node)
-        beside = [x for x, parts in node.hint if parts > 1 and found and x not in found[0].rows]
-        if found is not None and beside != [found[0].label]:
-            (other, *_) = (x for x in beside if x != found[0].label)
+        routing = routed(node)
+        beside = [x for x, parts in node.hint if parts > 1 and routing and x not in routing[0].rows]
+        if routing is not None and beside != [routing[0].label]:
+            (other, *_) = (x for x in beside if x != routing[0].label)
             raise ProgrammingError(
-                f'The hint cuts "{other}" beside "{found[0].label}", which values choose',
+                f'The hint cuts "{other}" beside "{routing[0].label}", which values choose',
                 hint=f'Leave out "{other}": of an operation whose rows are sent to blocks, only '
-                f"keys of the rows can be cut, such as {found[0].rows[0]}.",
+                f"keys of the rows can be cut, such as {routing[0].rows[0]}.",
             )
         for label, parts in node.hint:
             define = node.axis(label).define
@@ -97,7 +97,7 @@ def _check_hints(roots: Roots) -> None:
                 and operands_of(define)  # others have one value
                 and any(label in o.labels for o in node.operands)
             )
-            if is_chosen and parts > 1 and (found is None or found[0].label != label):
+            if is_chosen and parts > 1 and (routing is None or routing[0].label != label):
                 raise ProgrammingError(
                     f'The hint PARTITION({label}={parts}) cannot be met: "{label}" is chosen by '
                     "values, and this operation cannot send its rows to the chosen blocks",

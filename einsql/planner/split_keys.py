@@ -107,8 +107,8 @@ def _parts_cut(roots: Roots, plan: SitePlan, settings: Settings) -> list[dict[in
 
 def _queries_cut(softmax: Softmax, cuts: Mapping[int, Cut]) -> int:
     """Returns the parts into which a search has cut the queries of a softmax."""
-    found = members(softmax, 1) or ()
-    return max((cuts[id(m.origin)].parts[m.query] for m in found if m.origin is m.node), default=1)
+    nodes = members(softmax, 1) or ()
+    return max((cuts[id(m.origin)].parts[m.query] for m in nodes if m.origin is m.node), default=1)
 
 
 def _rings(
@@ -127,8 +127,8 @@ def _rings(
     rings: dict[int, int] = {}
     for softmax in free:
         number = sites[id(softmax.top)]
-        found = members(softmax, number) if number > 1 else None
-        if found and not any(m.query in dict(m.origin.hint) for m in found):  # cut as it says
+        nodes = members(softmax, number) if number > 1 else None
+        if nodes and not any(m.query in dict(m.origin.hint) for m in nodes):  # cut as it says
             rings[id(softmax.top)] = Ring(number)
     return rings if sum(rings.values()) <= most else {}
 

@@ -301,9 +301,9 @@ def _texts(aggregate: str, word: str, clause: Any, fields: list[str]) -> Iterato
 
 def _parameters(name: str, clauses: Clauses) -> dict[str, str]:
     """The types of the parameters by their names; empty for any type."""
-    given, lift = clauses.parameters, clauses.lift
-    if isinstance(given, Mapping):
-        return {str(p): type_text(t) if t else "" for p, t in given.items()}
+    declared, lift = clauses.parameters, clauses.lift
+    if isinstance(declared, Mapping):
+        return {str(p): type_text(t) if t else "" for p, t in declared.items()}
     if not callable(lift):
         raise InterfaceError(
             f"{name} needs the names and types of its parameters",
@@ -313,7 +313,7 @@ def _parameters(name: str, clauses: Clauses) -> dict[str, str]:
         known = typing.get_type_hints(lift)
     except Exception:  # annotations may name what does not exist
         known = {}
-    count = None if given is None else len(given)
+    count = None if declared is None else len(declared)
     names = parameter_names(lift, count)
-    types = [known.get(p, "DOUBLE") for p in names] if given is None else list(given)
+    types = [known.get(p, "DOUBLE") for p in names] if declared is None else list(declared)
     return {p: type_text(t) for p, t in zip(names, types, strict=True)}

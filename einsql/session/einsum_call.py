@@ -82,8 +82,8 @@ def run_einsum(
 
 
 def _evaluate(ctx: Context, text: str, operands: Sequence[object], algebra: Algebra) -> np.ndarray:
-    held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
-    forms = tuple((h.schema.shape, h.schema.values[0].dtype, h.fields.is_sparse) for h in held)
+    relations = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
+    forms = tuple((h.schema.shape, h.schema.values[0].dtype, h.fields.is_sparse) for h in relations)
     is_users = algebra.function is not None or algebra.aggregate is not None
     version = ctx.store.names if is_users else 0
     by = algebra.combine, algebra.reduce, version
@@ -93,7 +93,7 @@ def _evaluate(ctx: Context, text: str, operands: Sequence[object], algebra: Alge
         planned = _plan(ctx, text, forms, algebra)
         ctx.plans.put(key, planned)
     inputs: dict[str, Fields] = {}
-    for n, (relation, index) in enumerate(zip(held, planned.indices, strict=True)):
+    for n, (relation, index) in enumerate(zip(relations, planned.indices, strict=True)):
         fields = relation.fields
         inputs[f"x{n}"] = fields if index is None else LocalFields({"val": fields["val"][index]})
     plan = planned.plan

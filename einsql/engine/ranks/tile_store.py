@@ -68,8 +68,8 @@ class TileStore:
         if self._own:
             owners = {id(owner(a)) for fields in tiles.values() for a in fields.values()}
             for other, places in self._own.items():
-                held = self._tiles[other]
-                places -= {p for p in places if id(held[p[0]][p[1]]) in owners}
+                others = self._tiles[other]
+                places -= {p for p in places if id(others[p[0]][p[1]]) in owners}
 
     def release(self, handle: Handle) -> None:
         """Removes tiles, if they are stored here."""

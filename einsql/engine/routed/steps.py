@@ -245,8 +245,8 @@ class RoutedSteps:
         extra = [0] * self._program.sites
         sites = self._blocks.sites.tolist()
         received = ((b, fields) for p in pieces for (_, b), fields in p.items())
-        made = ((b, fields) for b, every in results.items() for fields in every)
-        for block, fields in (*received, *made):
+        tuples = ((b, fields) for b, every in results.items() for fields in every)
+        for block, fields in (*received, *tuples):
             extra[sites[block]] += sum(a.nbytes for a in fields.values())
         run.resident.pass_through(extra)
 

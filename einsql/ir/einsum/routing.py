@@ -159,9 +159,9 @@ class _Groups:
 
     def _visit(self, node: EinSum) -> None:
         """Finds the rows of a node that is routed, or that reads rows of such nodes only."""
-        found = routed(node)
-        if found is not None:
-            routing, parts = found
+        routed_by = routed(node)
+        if routed_by is not None:
+            routing, parts = routed_by
             self._choices[id(node)] = choice_of(node, routing), parts
             self._rows[id(node)] = routing.rows
             self._routed.add(id(node))

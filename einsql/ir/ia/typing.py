@@ -295,8 +295,8 @@ def _grouped(
     layout = recognized(mesh, laws, blocks.key_array)
     if not partial:
         return layout, None
-    whole = tuple(1 + k for k in range(len(spans)) if k not in partial)
-    return layout, Parts.of(merge, present.any(axis=whole).reshape(blocks.count, -1))
+    uncut = tuple(1 + k for k in range(len(spans)) if k not in partial)
+    return layout, Parts.of(merge, present.any(axis=uncut).reshape(blocks.count, -1))
 
 
 def _members(

@@ -126,8 +126,8 @@ def _domain_schema(
     dims = []
     for label in kernel.keys:
         extent = kernel.axis(label).extent
-        (whole,) = cut_dims((cut_of.get(label, (0, extent)),))
-        dims.append(whole.renumbered((numbers.get(label, 0),)))
+        (parts,) = cut_dims((cut_of.get(label, (0, extent)),))
+        dims.append(parts.renumbered((numbers.get(label, 0),)))
     schema = BlockSchema(bounds, tuple(dims), kernel.schema.fields, only)
     _check_tiles(sources, keys, kernel, labels, domain_cells(kernel, domain, schema), schema)
     return schema

@@ -244,9 +244,9 @@ class _Writer(Expressions):
                 self.assign(target.id, self.typed(self.item(items, Known(n))))
                 self.body(statement.body)
             return
-        given = [self.expr(a) for a in iterated.args]
+        arguments = [self.expr(a) for a in iterated.args]
         start, stop, step = (
-            [Known(0), *given, Known(1)] if len(given) == 1 else [*given, Known(1)][:3]
+            [Known(0), *arguments, Known(1)] if len(arguments) == 1 else [*arguments, Known(1)][:3]
         )
         self.range_loop(target.id, start, stop, step, statement.body)
 

@@ -165,16 +165,16 @@ class _Best:
         selected = values.get(_mask(n))
         shape = [grid[k].size for k in self._groups]
         if self._computed:
-            found = self._scattered(array, selected, values, shape)
+            best = self._scattered(array, selected, values, shape)
         else:
             search_rows = _RowSearch(wanted, greatest, self._breaks_ties(argument, compared))
-            found = search_rows.candidates(array, selected, len(self._by))
+            best = search_rows.candidates(array, selected, len(self._by))
         if _argument(n) in values:
-            arguments = np.atleast_1d(loaded(values[_argument(n)], argument.dtype))[found.at]
+            arguments = np.atleast_1d(loaded(values[_argument(n)], argument.dtype))[best.at]
         else:
-            arguments = self._positions(argument, found, box)
-        order = _order(found.group, _codes(array[found.at], greatest), arguments)
-        counts = np.bincount(found.group, minlength=prod(shape))
+            arguments = self._positions(argument, best, box)
+        order = _order(best.group, _codes(array[best.at], greatest), arguments)
+        counts = np.bincount(best.group, minlength=prod(shape))
         starts = np.cumsum(counts) - counts
         arguments = np.append(arguments[order], np.zeros(1, arguments.dtype))
         group = np.zeros((), np.int64)

@@ -286,9 +286,9 @@ def _routed(v: Vertex, node: EinSum, route: _Route) -> Vertex:
     """
     fixed = tuple(route.parts if x == route.home else 1 for x in v.labels)
     uses = list(v.uses)
-    found = routed(node)
-    if found is not None:
-        routing, parts = found
+    routed_by = routed(node)
+    if routed_by is not None:
+        routing, parts = routed_by
         for n in routing.experts:
             labels = node.operands[n].labels
             length = -(-(routing.hi - routing.lo) // parts)

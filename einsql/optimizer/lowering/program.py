@@ -298,9 +298,9 @@ class _Lowering:
         view = self._view(
             source.step, picks, Tiles(copies.sites[tile], boxes(tile[:, None], stacked), keyed=1)
         )
-        whole = areas[np.searchsorted(tile, np.arange(len(members)))]
-        whole[:, node.dim, 1] = ends[:, -1]
-        tiles = Tiles(copies.sites, numbered(whole), keyed=1)
+        areas_of_members = areas[np.searchsorted(tile, np.arange(len(members)))]
+        areas_of_members[:, node.dim, 1] = ends[:, -1]
+        tiles = Tiles(copies.sites, numbered(areas_of_members), keyed=1)
         step = self._step(Exchange((view,), np.full((len(members), 2), -1), tiles, ()))
         return Relation(step, keys, holders, copies.numbers)
 

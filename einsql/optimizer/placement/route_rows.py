@@ -48,8 +48,8 @@ class Staying:
     @classmethod
     def of(cls, node: EinSum, sites: int) -> Staying | None:
         """Those of a node; None for a node that is not routed."""
-        found = routed(node)
-        return None if found is None else cls(found[0], min(found[1], sites), sites)
+        routing = routed(node)
+        return None if routing is None else cls(routing[0], min(routing[1], sites), sites)
 
     def numbers(self, node: EinSum) -> list[int]:
         """The numbers of the operands that stay."""

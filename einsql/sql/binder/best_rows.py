@@ -54,10 +54,10 @@ def best_rows(qualify: exp.Expr, items: Sequence[Item], scope: Scope) -> BestRow
     """
     terms = qualify.flatten() if isinstance(qualify, exp.And) else (qualify,)
     for term in terms:
-        found = row_limit(term)
-        if found is None:
+        limit = row_limit(term)
+        if limit is None:
             continue
-        node, most = found
+        node, most = limit
         if isinstance(node, exp.Column) and scope.find(node.name, node.table or None) is None:
             alias = find_alias(items, node.name)
             node = node if alias is None else items[alias].node
@@ -144,10 +144,10 @@ def _limits(reader: exp.Select, derived: exp.Expr, source: exp.Expr) -> RowLimit
         return {}
     terms = where.this.flatten() if isinstance(where.this, exp.And) else (where.this,)
     for term in terms:
-        found = row_limit(term)
-        if found is None:
+        limit = row_limit(term)
+        if limit is None:
             continue
-        column, most = found
+        column, most = limit
         if not isinstance(column, exp.Column):
             continue
         named = [e for e in derived.expressions if e.alias_or_name.lower() == column.name.lower()]

@@ -173,18 +173,20 @@ class ListAggregates:
             NotSupportedError: The expression is a list itself, or reads one in another way.
         """
         match node:
-            case exp.Explode() if (found := self._find(node.this)) is not None:
+            case exp.Explode() if (aggregate := self._find(node.this)) is not None:
                 label = self._positions(groups)
-                return self._at(found, label, self.operand)
+                return self._at(aggregate, label, self.operand)
             case exp.Anonymous(expressions=[of, dimension]) if (
-                is_subscripts(node) and (found := self._find(of)) is not None
+                is_subscripts(node) and (aggregate := self._find(of)) is not None
             ):
                 if not isinstance(dimension, exp.Literal) or dimension.name != "1":
                     raise unsupported("generate_subscripts() of another dimension than 1", node)
                 place = Label(self._positions(groups))
                 return Typed(call("add", DType.BIGINT, place, bigint(1)), DType.BIGINT)
-            case exp.Bracket(expressions=[index]) if (found := self._find(node.this)) is not None:
-                return self._element(found, index, node, groups)
+            case exp.Bracket(expressions=[index]) if (
+                aggregate := self._find(node.this)
+            ) is not None:
+                return self._element(aggregate, index, node, groups)
         if self._find(node) is not None:
             raise unsupported("A LIST inside of an expression", node)
         return None

@@ -118,11 +118,11 @@ class TileMemory:
             return
         with self._loading:
             tiles = tiles[~loaded[tiles]]
-            found = np.searchsorted(self._entries["tile"], tiles)
-            found[found == len(self._entries)] = 0
+            places = np.searchsorted(self._entries["tile"], tiles)
+            places[places == len(self._entries)] = 0
             is_newer = np.zeros(len(tiles), np.bool_)
             if len(self._entries):
-                is_newer = self._entries["tile"][found] == tiles
+                is_newer = self._entries["tile"][places] == tiles
             old = tiles[~is_newer]
             self._base.verify(part, old)
             if not self._is_mapped:
@@ -131,7 +131,7 @@ class TileMemory:
                     self.grid.spans(old, part.shape).tolist(), self.pieces(name, old), strict=True
                 ):
                     target[:] = source[lo:hi]
-            self._copy_newer(part, tiles[is_newer], self._entries[found[is_newer]])
+            self._copy_newer(part, tiles[is_newer], self._entries[places[is_newer]])
             loaded[tiles] = True
 
     def _copy_newer(self, part: Part, tiles: np.ndarray, entries: np.ndarray) -> None:

@@ -133,9 +133,9 @@ def _matrix(result: Rows, column: Column, form: str) -> Any:
                 f"Keys that are not stored have the value {few.fill}, and SciPy's have 0",
                 hint="fetch_numpy returns every element.",
             )
-        held = few.constant().in_key_order()
-        refuse_null(held, column)
-        matrix = held.taken(column.field)
+        constant = few.constant().in_key_order()
+        refuse_null(constant, column)
+        matrix = constant.taken(column.field)
         parts = (loaded(matrix.values, column.dtype), matrix.columns, matrix.starts)
         array = sparse.csr_array(parts, shape=matrix.shape)
     else:

@@ -55,12 +55,12 @@ def ring_keys(roots: Roots) -> tuple[Roots, int]:
     count = 0
     for softmax in softmaxes(roots):
         sites = next((int(n) for n in softmax.hints if isinstance(n, Ring)), None)
-        found = None if sites is None else members(softmax, sites)
-        if sites is None or found is None or reads_sparse(softmax):
+        rounds = None if sites is None else members(softmax, sites)
+        if sites is None or rounds is None or reads_sparse(softmax):
             continue
-        if rings.keys().isdisjoint(id(m.origin) for m in found):
+        if rings.keys().isdisjoint(id(m.origin) for m in rounds):
             rings |= dict.fromkeys(
-                (id(m.origin) for m in found), RunningState(softmax, found, sites)
+                (id(m.origin) for m in rounds), RunningState(softmax, rounds, sites)
             )
             count += 1
     if not rings:

@@ -168,16 +168,16 @@ class _Candidate:
 
 
 def _candidate(softmax: Softmax, key: str, sites: int) -> _Candidate | None:
-    found = _spread(softmax, key)
-    if found is None:
+    domain = _spread(softmax, key)
+    if domain is None:
         return None
-    axes = [m.node.axis(m.query) for m in found]
+    axes = [m.node.axis(m.query) for m in domain]
     extent = axes[0].extent
     if len({(a.lo, a.hi) for a in axes}) > 1 or extent < sites:
         return None
-    inside = {id(m.origin) for m in found} | {id(m.node) for m in found}
+    inside = {id(m.origin) for m in domain} | {id(m.node) for m in domain}
     fixed, passed, is_masked = 0, 0, False
-    for m in found:
+    for m in domain:
         own = {m.query, m.along}
         if m.query not in m.node.keys or m.node.axis(m.query).define is not None:
             return None
@@ -189,7 +189,7 @@ def _candidate(softmax: Softmax, key: str, sites: int) -> _Candidate | None:
                 size = prod(k.extent for k in o.source.schema.keys)
                 fixed += size if m.query in o.labels else 0
                 passed += size if m.query not in o.labels else 0
-    return _Candidate(found, fixed, is_masked, extent) if passed else None
+    return _Candidate(domain, fixed, is_masked, extent) if passed else None
 
 
 def _spread(softmax: Softmax, key: str) -> list[Member] | None:
