@@ -95,14 +95,15 @@ class TileStore:
         writes: list[tuple[np.ndarray, Index, np.ndarray]] = []
         copied = set[Place]()
         for n, (at, values) in command.pieces.items():
-            changed[n] = dict(tiles[n])
+            fields = dict(tiles[n])
+            changed[n] = fields
             for name, piece in values.items():
                 array = tiles[n][name]
                 if (n, name) in own:
                     undo.append(((n, name), at, array[at].copy()))
                 else:
                     undo.append(((n, name), None, array))
-                    array = changed[n][name] = array.copy()
+                    array = fields[name] = array.copy()
                     copied.add((n, name))
                 writes.append((array, at, piece))
         for array, at, piece in writes:  # all memory is allocated
@@ -140,7 +141,7 @@ def _restored(tiles: Held, undo: Sequence[Overwritten], own: Collection[Place] =
             restored[n][name] = restored[n][name].copy()
             private.add((n, name))
         restored[n][name][at] = values
-    return restored
+    return dict(restored)
 
 
 def obey(command: Alone, known: TileStore, proceed: Callable[[], None]) -> object:
