@@ -471,10 +471,13 @@ def _shifted(tick: Tick, first: float, share: float) -> Tick:
 
 
 def is_small(program: Program, root: int) -> bool:
-    """Whether the result of a step is small enough to be sent with the answers of ranks."""
-    tiles = program.steps[root].tiles
+    """Whether the result of a step is small enough to be sent with the answers of ranks.
+
+    A sparse result is collected once the number of its elements is known.
+    """
+    tiles, relation = program.steps[root].tiles, program.relation(root)
     size = int(tiles.volumes[: tiles.once].sum())
-    return size * tuple_bytes(program.relation(root)) <= ALONG
+    return not relation.sparse and size * tuple_bytes(relation) <= ALONG
 
 
 def _bounds(schema: Schema) -> np.ndarray:

@@ -119,7 +119,7 @@ class StoredTotal:
                 a[groups] = merged[name]
         positions = flat[order][firsts]
         structure, _ = sorted_matrix(shape, *np.divmod(positions, columns))
-        return Elements(structure, values)
+        return Elements(structure.of(structure.columns), values)
 
 
 class SizedExchange:

@@ -37,7 +37,7 @@ def elements_of(fields: Sparse) -> Elements:
     else:
         ordered, _ = sorted_matrix(matrix.shape, matrix.rows, matrix.columns)
     values = {n: fields.taken(n).values[ordered.values] for n in names}
-    return Elements(ordered, values, fields.fill)
+    return Elements(ordered.of(ordered.columns), values, fields.fill)
 
 
 def present_elements(arrays: Mapping[str, np.ndarray]) -> Elements:
@@ -122,7 +122,7 @@ def assembled(pieces: Sequence[tuple[Origin, Elements]], shape: tuple[int, int])
         n: np.concatenate([e.values_by_name[n] for _, e in pieces])[structure.values]
         for n in first.values_by_name
     }
-    return Elements(structure, values, first.fill)
+    return Elements(structure.of(structure.columns), values, first.fill)
 
 
 # ---- tiles as bytes
