@@ -7,7 +7,7 @@ step and cached, because for small tensors computing them takes as long as the s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from types import EllipsisType
 
@@ -16,16 +16,27 @@ import numpy as np
 from einsql.core.boxes import extents
 from einsql.core.buffer_pool import empty
 from einsql.core.records import dataclass
+from einsql.core.sparse.arrays import Elements, arrays_in
+from einsql.core.sparse.tiles import (
+    Origin,
+    as_elements,
+    assembled,
+    dtypes_of,
+    empty_tile,
+    part_of,
+    renamed_tile,
+)
 from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.step import Measure
+from einsql.engine.stored_elements import SizedExchange, StoredTotal
 from einsql.engine.transport import Arrays, Cut, PostedExchange, Transport
 from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Program, View
 
-Held = dict[int, dict[str, np.ndarray]]
-"""Fields of the tiles at owned sites, by the tile's number."""
+Held = dict[int, Arrays]
+"""Fields of the tiles at owned sites, by the tile's number; a sparse tile is an `Elements`."""
 Index = tuple[slice | EllipsisType, ...]
 
 
@@ -45,10 +56,10 @@ class LocalCut:
     number: int
     at: Index | None
 
-    def fields(self, tiles_of: Mapping[int, Held]) -> dict[str, np.ndarray]:
+    def fields(self, tiles_of: Mapping[int, Held]) -> Arrays:
         """Returns the fields of the new tile."""
         fields = tiles_of[self.step][self.number]
-        return fields if self.at is None else {k: a[self.at] for k, a in fields.items()}
+        return fields if self.at is None else part_of(fields, self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +144,10 @@ class Moving:
         does = self._exchanging.get(number)
         if does is None:
             does = self._exchanging[number] = self._does(number, step, transport)
-        wanted: Held = {t.tile: t.fields(tiles_of) for t in does.taken}
-        wanted.update((n, {}) for n in does.gathered)
+        if self._program.relation(base).sparse:
+            return self._post_sparse(number, step, tiles_of, transport)
+        taken: Held = {t.tile: t.fields(tiles_of) for t in does.taken}
+        wanted: dict[int, dict[str, np.ndarray]] = {n: {} for n in does.gathered}
         moves = self.gathering(number, step)
         places: dict[int, Arrays] = {}
 
@@ -160,9 +173,35 @@ class Moving:
             for n in does.gathered:
                 if not wanted[n]:  # an empty tile intersects no other
                     wanted[n].update(self.nothing(base, need.areas[n]))
-            return wanted
+            return taken | wanted
 
         return Exchanged(tiles, flight)
+
+    def _post_sparse(
+        self, number: int, step: Exchange, tiles_of: Mapping[int, Held], transport: Transport
+    ) -> Exchanged:
+        """Starts an exchange of sparse tiles."""
+        need, base, does = step.tiles, step.sources[0], self._exchanging[number]
+        schema, moves = self._program.relation(base).schema, self.gathering(number, step)
+        share = self.share(number, moves, step, tiles_of)
+        sized: SizedExchange | None = None
+        if len(moves.routes):
+            sized = SizedExchange(moves.routes, _stored(share), schema, transport)
+
+        def tiles() -> Held:
+            pieces: dict[int, list[tuple[Origin, Elements]]] = {n: [] for n in does.gathered}
+            for n, piece in () if sized is None else sorted(sized.pieces(), key=itemgetter(0)):
+                tile = int(moves.need[n])
+                first, second = (moves.boxes[n][:, 0] - need.areas[tile][:, 0]).tolist()
+                pieces[tile].append(((first, second), piece))
+            done: Held = {t.tile: t.fields(tiles_of) for t in does.taken}
+            for n, parts in pieces.items():
+                rows, columns = extents(need.areas[n]).tolist()
+                parts = parts or [((0, 0), empty_tile((rows, columns), dtypes_of(schema)))]
+                done[n] = assembled(parts, (rows, columns))
+            return done
+
+        return Exchanged(tiles, None if sized is None else sized.flight)
 
     def _does(self, number: int, step: Exchange, transport: Transport) -> _Exchanging:
         own = self.owned(number, step.tiles, transport)
@@ -179,9 +218,7 @@ class Moving:
         area, other = step.tiles.areas[tile], self._program.steps[at].tiles.areas[number]
         return LocalCut(tile, at, number, cut_of(area, other))
 
-    def at_hand(
-        self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]
-    ) -> dict[str, np.ndarray]:
+    def at_hand(self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]) -> Arrays:
         """Returns a tile that is cut from one at its site; empty if it has several pieces."""
         taken = self.local_cut(step, tile)
         return {} if taken is None else taken.fields(tiles_of)
@@ -209,7 +246,7 @@ class Moving:
                 self._shares[number, n] = known
             tile, at = known
             fields = tiles_of[base][tile]
-            return fields if at is None else {k: a[at] for k, a in fields.items()}
+            return fields if at is None else part_of(fields, at)
 
         return share
 
@@ -237,8 +274,8 @@ class Moving:
             return tiles
         old = (f.name for f in self._program.relation(step.source).schema.fields)
         new = (f.name for f in step.relation.schema.fields)
-        names = list(zip(new, old, strict=True))
-        return {n: {to: fields[name] for to, name in names} for n, fields in tiles.items()}
+        names = dict(zip(new, old, strict=True))
+        return {n: renamed_tile(fields, names) for n, fields in tiles.items()}
 
     def merge(self, number: int, step: Complete, measure: Measure) -> Merging:
         """Returns a merge without parts, to which a site adds its partial tiles."""
@@ -267,15 +304,22 @@ class Moving:
             ) -> Arrays:
                 return merging.totals.pop((tiles[n], sources[n])).result()
 
-            arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
-            for n, arrays in arrived:  # in this order, independent of arrival
+            arriving: Iterable[tuple[int, Arrays]]
+            if merging.node.sparse:
+                pieces = _stored(contribution)
+                sized = SizedExchange(moves.routes, pieces, merging.node.schema, transport)
+                arriving = sized.pieces()
+            else:
+                arriving = transport.exchange(moves.routes, contribution)
+            for n, arrays in sorted(arriving, key=itemgetter(0)):  # independent of arrival
                 merging.add_to(tiles[n], targets[n], arrays)
         names = [o.name for o in (merging.node if step.partial else step.node).outputs]
         totals = {
             n: merging.totals[n, int(step.tiles.sites[n])].result()
             for n in self.owned(number, step.tiles, transport)
         }
-        return {n: {k: fields[k] for k in names} for n, fields in totals.items()}
+        kept = {name: name for name in names}
+        return {n: renamed_tile(fields, kept) for n, fields in totals.items()}
 
 
 class Merging:
@@ -303,7 +347,7 @@ class Merging:
             measure: The measure of the run, which counts the merges.
         """
         self.node = with_state(step.node)
-        self.totals: dict[tuple[int, int], Total] = {}
+        self.totals: dict[tuple[int, int], Total | StoredTotal] = {}
         self._sites = sites
         self._targets = targets
         self._measure = measure
@@ -315,19 +359,25 @@ class Merging:
             DataError: An integer sum overflows.
         """
         for tile, at in self._targets.get(part, ()):
-            arrays = fields if at is None else {k: a[at] for k, a in fields.items()}
+            arrays = fields if at is None else part_of(fields, at)
             self.add_to(tile, int(self._sites[part]), arrays)
 
     def add_to(self, tile: int, site: int, arrays: Arrays) -> None:
         """Merges one more part of a tile at a site."""
         start = time.perf_counter()
-        total = self.totals.get((tile, site))
+        total, few = self.totals.get((tile, site)), self.node.sparse
         if total is None:
-            total = self.totals[tile, site] = Total(self.node)
+            total = StoredTotal(self.node) if few else Total(self.node)
+            self.totals[tile, site] = total
         else:
-            self._measure.flops[site] += sum(a.size for a in arrays.values())
+            self._measure.flops[site] += sum(a.size for a in arrays_in(arrays))
         total.add(arrays)
         self._measure.seconds[site] += time.perf_counter() - start
+
+
+def _stored(cut: Cut) -> Callable[[int], Elements]:
+    """Returns the function that cuts the sparse piece of a route."""
+    return lambda n: as_elements(cut(n))
 
 
 def _put(fields: dict[str, np.ndarray], piece: _Piece, arrays: Arrays, need: Tiles) -> None:

@@ -97,7 +97,8 @@ class Fused:
                         return None
                 else:
                     at = (source, tile, o.source.schema)
-                    read = inputs.setdefault(at, Input(f"#{source}.{tile}", o.source.schema))
+                    name, schema, sparse = f"#{source}.{tile}", o.source.schema, o.source.sparse
+                    read = inputs.setdefault(at, Input(name, schema, sparse=sparse))
                     places[id(read)] = source, tile
                 operands.append(replace(o, source=read))
             chain[n] = replace(local, operands=tuple(operands))

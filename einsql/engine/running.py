@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import field
 
 from einsql.core.records import dataclass
+from einsql.core.sparse.arrays import arrays_in
 from einsql.engine.exchange import Exchanged, Held, Merging
 from einsql.engine.step import Measure, Tick
 from einsql.engine.streaming_exchange import Stream
@@ -59,7 +60,7 @@ class Resident:
             stored = [
                 (int(sites[tile]), array.__array_interface__["data"][0], array.nbytes)
                 for tile, fields in tiles_of[n].items()
-                for array in fields.values()
+                for array in arrays_in(fields)
             ]
             self._steps[n] = stored
             for key in stored:

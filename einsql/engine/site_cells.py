@@ -9,6 +9,7 @@ import numpy as np
 from einsql.core.boxes import extents
 from einsql.core.records import dataclass
 from einsql.core.schema import is_flag
+from einsql.core.sparse.tiles import as_elements
 from einsql.engine.step import Arrays, Compile, Runner, Tick
 from einsql.engine.straight_segments import LIGHT
 from einsql.ir.einsum.cells import cell_node, sized
@@ -145,4 +146,16 @@ class Cells:
                 self._runners[key] = EmptyCell((local,)).run_one, 0
             else:
                 self._runners[key] = self._compile(local).run, local.points
+            if local.sparse:
+                run, points = self._runners[key]
+                self._runners[key] = _sparsely(run), points
         return self._runners[key]
+
+
+def _sparsely(run: Runner) -> Runner:
+    """Returns a runner whose result is an `Elements`, as a kernel for sparse results may choose."""
+
+    def run_sparsely(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        return as_elements(run(operands, tick))  # type: ignore[return-value] # by `EinSum.sparse`
+
+    return run_sparsely

@@ -23,6 +23,7 @@ from einsql.engine.running import Loading, Resident, Running
 from einsql.engine.single_readers import merged_on_arrival, nested_steps
 from einsql.engine.site_cells import Cell, Cells
 from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
+from einsql.engine.stored_elements import sparse_tile, whole_of
 from einsql.engine.straight_segments import Segment, Work, segments
 from einsql.engine.streamed_tiles import streamed_tiles
 from einsql.engine.streaming_exchange import (
@@ -32,7 +33,8 @@ from einsql.engine.streaming_exchange import (
 )
 from einsql.engine.transport import LocalTransport, Transport
 from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, View, tuple_bytes
-from einsql.storage.fields import LocalFields
+from einsql.storage.fields import Fields, LocalFields, as_fields
+from einsql.storage.sparse_fields import as_shown
 
 ALONG = 2**15
 """Greatest size in bytes of a result that is sent with an answer, to save a request."""
@@ -90,13 +92,13 @@ class SiteProgram(GraphExecutor):
         self._parts: list[Segment | int] | None = None
         self._parts_at: Sequence[int] = ()
 
-    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[LocalFields]:
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Fields]:
         """Runs every step on virtual sites and assembles the results; see `Executor.run`."""
         return self._assembled(self._virtually(self.execute_repeated, inputs, tick)[0])
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
-    ) -> tuple[Sequence[LocalFields], Measure]:
+    ) -> tuple[Sequence[Fields], Measure]:
         """Runs every step on virtual sites and assembles the results; see `Executor.measured`."""
         results, measure = self.run_virtually(inputs, tick)
         return self._assembled(results), measure
@@ -115,6 +117,8 @@ class SiteProgram(GraphExecutor):
                 bounds = _bounds(step.source.schema)
                 self._loads[number] = [(n, cut_of(step.tiles.boxes[n], bounds)) for n in tiles]
             fields = inputs[step.source.name]
+            if step.source.sparse:
+                return {n: sparse_tile(fields, at) for n, at in self._loads[number]}
             arrays = {f.name: fields[f.name] for f in step.source.schema.fields}
             return {
                 n: arrays if at is None else {k: a[at] for k, a in arrays.items()}
@@ -350,7 +354,7 @@ class SiteProgram(GraphExecutor):
     def _merge(
         self,
         number: int,
-        parts: Iterable[tuple[int, dict[str, np.ndarray]]],
+        parts: Iterable[tuple[int, Arrays]],
         measure: Measure,
     ) -> Merging:
         """Merges the partial tiles of owned sites, each on its arrival."""
@@ -371,7 +375,7 @@ class SiteProgram(GraphExecutor):
     ) -> dict[str, np.ndarray]:
         """Runs a local step on one cell."""
         start = time.perf_counter()
-        fields = dict(cell.runner(operands, lambda done: tick(number / len(self.program.steps))))
+        fields = cell.runner(operands, lambda done: tick(number / len(self.program.steps)))
         measure.seconds[cell.site] += time.perf_counter() - start
         measure.flops[cell.site] += cell.flops
         return fields
@@ -397,7 +401,7 @@ class SiteProgram(GraphExecutor):
                 self._run_unfused(fused, n, tiles_of, tick, measure)
                 continue
             for at, fields in zip(fused.visible, joined[0], strict=True):
-                tiles_of[at][n] = dict(fields)
+                tiles_of[at][n] = fields
             site = int(last.sites[n])
             measure.seconds[site] += time.perf_counter() - start
             measure.flops[site] += joined[1]
@@ -436,18 +440,22 @@ class SiteProgram(GraphExecutor):
             self._streams[number] = stream
         return self._streams[number]
 
-    def _assembled(self, results: Sequence[Held]) -> list[LocalFields]:
+    def _assembled(self, results: Sequence[Held]) -> list[Fields]:
         """Assembles each result from one copy of its tiles."""
-        assembled: list[LocalFields] = []
+        every: list[Fields] = []
         for root, parts in zip(self.program.roots, results, strict=True):
-            tiles = self.program.steps[root].tiles
-            bounds = _bounds(self.program.relation(root).schema)
+            tiles, relation = self.program.steps[root].tiles, self.program.relation(root)
+            bounds = _bounds(relation.schema)
+            if relation.sparse:
+                boxes = {n: tiles.boxes[n] for n in parts if n < tiles.once}
+                every.append(as_fields(as_shown(whole_of(parts, boxes, bounds))))
+                continue
             fields = LocalFields()
             for n, part in parts.items():
                 if n < tiles.once:
                     paste(fields, tiles.boxes[n], part, bounds)
-            assembled.append(fields)
-        return assembled
+            every.append(fields)
+        return every
 
 
 def _alone(runner: Runner) -> Callable[[Sequence[Arrays], Tick], Sequence[Arrays]]:
@@ -465,10 +473,13 @@ def _shifted(tick: Tick, first: float, share: float) -> Tick:
 
 
 def is_small(program: Program, root: int) -> bool:
-    """Whether the result of a step is small enough to be sent with the answers of ranks."""
-    tiles = program.steps[root].tiles
+    """Whether the result of a step is small enough to be sent with the answers of ranks.
+
+    A sparse result is collected once the number of its elements is known.
+    """
+    tiles, relation = program.steps[root].tiles, program.relation(root)
     size = int(tiles.volumes[: tiles.once].sum())
-    return size * tuple_bytes(program.relation(root)) <= ALONG
+    return not relation.sparse and size * tuple_bytes(relation) <= ALONG
 
 
 def _bounds(schema: Schema) -> np.ndarray:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.ir.einsum.reasons import Reason, why_masked
@@ -162,7 +160,7 @@ class Measure:
     memory: list[int] = field(default_factory=list)
     read: int = 0
     ranks: int = 1
-    tiles: list[dict[int, dict[str, np.ndarray]]] = field(default_factory=list)
+    tiles: list[dict[int, Arrays]] = field(default_factory=list)
     tier: str | None = None
 
 

@@ -154,6 +154,8 @@ class _Builder:
         step = self._program.steps[number]
         if isinstance(step, Load):
             self._loads.append(number)
+        elif self._program.relation(number).sparse:
+            return False
         elif isinstance(step, Local):
             work = self._work_of(number, step)
             if work is None:

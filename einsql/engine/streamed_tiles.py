@@ -40,7 +40,9 @@ def streamed_tiles(
     exchange = steps[stream.exchange]
     assert isinstance(exchange, Exchange)
     moves = moving.gathering(stream.exchange, exchange)
-    outputs: Held = {n: {} for n in moving.owned(number, step.tiles, run.transport)}
+    outputs: dict[int, dict[str, np.ndarray]] = {
+        n: {} for n in moving.owned(number, step.tiles, run.transport)
+    }
     totals: dict[tuple[int, Part], Total] = {}
     each = flops_at_point(step.node)
 
@@ -80,4 +82,4 @@ def streamed_tiles(
             box = exchange.tiles.areas[tile]
             fields = moving.at_hand(exchange, tile, tiles_of)
             work(share, box, fields or moving.nothing(exchange.sources[0], box))
-    return outputs
+    return dict(outputs)

@@ -94,7 +94,8 @@ class Stream:
 def candidates(program: Program) -> dict[int, int]:
     """Finds local steps that may stream an operand, by the exchange of the operand.
 
-    Such an exchange has one reader, and all steps between the two are exchanges.
+    Such an exchange has one reader, and all steps between the two are exchanges. Pieces of sparse
+    operands have no size in advance.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for n, step in enumerate(program.steps):
@@ -106,7 +107,9 @@ def candidates(program: Program) -> dict[int, int]:
             continue
         reader = program.steps[at := readers[n][0]]
         between = program.steps[n + 1 : at]
-        if isinstance(reader, Local) and all(isinstance(s, Exchange) for s in between):
+        if not isinstance(reader, Local) or any(o.source.sparse for o in reader.node.operands):
+            continue
+        if all(isinstance(s, Exchange) for s in between):
             reader_of[n] = at
     return reader_of
 

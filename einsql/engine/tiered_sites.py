@@ -8,7 +8,7 @@ from functools import cache
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Arrays, GraphExecutor, Measure, Tick
 from einsql.kernels.tiers import Tiered
-from einsql.storage.fields import LocalFields
+from einsql.storage.fields import Fields
 
 
 class TieredSites(GraphExecutor):
@@ -34,13 +34,13 @@ class TieredSites(GraphExecutor):
         self._run = Tiered(compiled.run, lambda: twin().run)
         self._measured = Tiered(compiled.measured, lambda: twin().measured)
 
-    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[LocalFields]:
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Fields]:
         """Runs one of the programs; see `Executor.run`."""
         return self._run(inputs, tick)
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
-    ) -> tuple[Sequence[LocalFields], Measure]:
+    ) -> tuple[Sequence[Fields], Measure]:
         """Runs and measures one of the programs; see `Executor.measured`."""
         results, measure = self._measured(inputs, tick)
         measure.tier = self._measured.ran

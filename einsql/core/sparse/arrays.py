@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -74,6 +74,13 @@ class Elements(Mapping[str, np.ndarray], Sparse):
         if name is None and not values:
             return self.structure
         return self.structure.of(values[next(iter(values)) if name is None else name])
+
+    def over(self, change: Callable[[np.ndarray], np.ndarray]) -> Elements:
+        """The same elements in other arrays, each of which a function returns."""
+        s = self.structure
+        structure = Compressed(s.shape, change(s.starts), change(s.columns), s.values)
+        values = {name: change(a) for name, a in self.values_by_name.items()}
+        return Elements(structure.of(structure.columns), values, self.fill)
 
     def narrowed(self, spans: tuple[slice, slice]) -> Elements:
         """The elements over a part of the keys."""

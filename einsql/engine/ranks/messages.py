@@ -197,6 +197,14 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Collect:
+    """Asks for complete sparse tiles."""
+
+    handle: Handle
+    tiles: Sequence[int]
+
+
+@dataclass(frozen=True)
 class Fetch:
     """Asks for parts of tiles, grouped by field.
 
@@ -228,7 +236,7 @@ class Decline:
     together: bool = False
 
 
-Command = Ship | Run | Fill | Paste | Write | Count | Fetch | Shutdown | Decline
+Command = Ship | Run | Fill | Paste | Write | Count | Collect | Fetch | Shutdown | Decline
 
 
 @dataclass(frozen=True)

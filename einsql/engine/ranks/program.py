@@ -14,6 +14,7 @@ import numpy as np
 from einsql.core.boxes import common
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import Key, Schema
+from einsql.core.sparse.matrix import sparse_of
 from einsql.engine.exchange import Held, paste, slices
 from einsql.engine.ranks import storage
 from einsql.engine.ranks.call import Tick
@@ -33,7 +34,7 @@ from einsql.engine.ranks.shipping import (
     working,
 )
 from einsql.engine.ranks.storage import count, fetch, reads, renamed_terms
-from einsql.engine.ranks.versions import VersionedFields
+from einsql.engine.ranks.versions import VersionedFields, collected, sparse_sources
 from einsql.engine.ranks.windows import CacheableFields, Windows, cacheable_tiles, tiles_of_whole
 from einsql.engine.step import Arrays, GraphExecutor, Measure, combined_measure
 from einsql.errors import RanksLost
@@ -41,7 +42,7 @@ from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Exchange, Load, Program
 from einsql.kernels.scalars import opaque_functions
-from einsql.storage.fields import LocalFields, Term, WindowFields, count_keys
+from einsql.storage.fields import Fields, LocalFields, Term, WindowFields, count_keys
 from einsql.storage.files import FileFields
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class RankFields(VersionedFields):
                 self.cluster.movers.clear()
             self.cluster.movers[key] = mover
         (fields,) = mover.run({_MOVED: self}, tick)
+        assert isinstance(fields, RankFields)
         return fields
 
     def rekeyed(self, schema: Schema) -> RankFields:
@@ -259,7 +261,7 @@ class RankFields(VersionedFields):
 
 
 class RankProgram(GraphExecutor):
-    """A program and the ranks that run it; its results stay on the ranks."""
+    """A program and the ranks that run it; its results stay on the ranks, except sparse ones."""
 
     def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
         """Prepares the program; the first run ships it to the ranks.
@@ -272,7 +274,9 @@ class RankProgram(GraphExecutor):
             keep: Callback for each input whose tiles the ranks cache.
         """
         self.program = program
-        self.schemas = [program.relation(root).schema for root in program.roots]
+        relations = [program.relation(root) for root in program.roots]
+        self.schemas = [relation.schema for relation in relations]
+        self._sparse = [relation.sparse for relation in relations]
         self._cluster = cluster
         self._jit = jit
         self._keep = keep
@@ -285,21 +289,21 @@ class RankProgram(GraphExecutor):
         self._loads = {n: s for n, s in enumerate(program.steps) if isinstance(s, Load)}
         self._windows = Windows()
 
-    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[RankFields]:
-        """Runs every step; the results stay on the ranks.
+    def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Fields]:
+        """Runs every step; the results stay on the ranks, except sparse ones.
 
         Raises:
             Error: See `Cluster.call`.
         """
         run = self._prepared(inputs, tick, measured=False)
-        results = self._results(run.results)
         if not run.ahead:
-            _learn(results, self._ran(run, tick))
-            return results
+            return self._results(run.results, self._ran(run, tick))
+        results = [self._placed_result(n, lease) for n, lease in enumerate(run.results)]
 
         def hear(measures: Sequence[Measure]) -> None:
             _call(run.then.done)
-            _learn(results, combined_measure(measures))
+            for fields, tiles in zip(results, combined_measure(measures).tiles, strict=True):
+                fields.learn(tiles)
 
         for fields in results:
             fields.pending = True
@@ -310,12 +314,11 @@ class RankProgram(GraphExecutor):
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
-    ) -> tuple[Sequence[RankFields], Measure]:
+    ) -> tuple[Sequence[Fields], Measure]:
         """Runs every step like `run`, and measures every step and site."""
         run = self._prepared(inputs, tick, measured=True)
-        results, measure = self._results(run.results), self._ran(run, tick)
-        _learn(results, measure)
-        return results, measure
+        measure = self._ran(run, tick)
+        return self._results(run.results, measure), measure
 
     def run_on_ranks(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[list[Lease], Measure]:
         """Runs the program; returns the handle of each root's tiles and the measures.
@@ -326,12 +329,19 @@ class RankProgram(GraphExecutor):
         run = self._prepared(inputs, tick, measured=True)
         return run.results, self._ran(run, tick)
 
-    def _results(self, leases: Sequence[Lease]) -> list[RankFields]:
-        placed = self.program
-        return [
-            RankFields(self._cluster, lease, schema, placed.steps[root].tiles, placed.sites)
-            for lease, schema, root in zip(leases, self.schemas, placed.roots, strict=True)
-        ]
+    def _results(self, leases: Sequence[Lease], measure: Measure) -> list[Fields]:
+        """Returns the results of a run that has succeeded."""
+        results: list[Fields] = []
+        for n, (lease, small) in enumerate(zip(leases, measure.tiles, strict=True)):
+            fields = self._placed_result(n, lease)
+            fields.learn(small)
+            results.append(collected(fields) if self._sparse[n] else fields)
+        return results
+
+    def _placed_result(self, number: int, lease: Lease) -> RankFields:
+        placed, schema = self.program, self.schemas[number]
+        tiles = placed.steps[placed.roots[number]].tiles
+        return RankFields(self._cluster, lease, schema, tiles, placed.sites)
 
     def _prepared(self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool) -> PreparedRun:
         """Returns the commands of a run.
@@ -361,7 +371,8 @@ class RankProgram(GraphExecutor):
         results = [cluster.tiles() for _ in self.program.roots]
         numbers = tuple(lease.number for lease in results)
         tiers = self._jit == "auto" and not self._compiled
-        ahead = repeated and not measured and not tiers and cluster.starts_ahead and is_light(loads)
+        ahead = repeated and not measured and not tiers and not any(self._sparse)
+        ahead = ahead and cluster.starts_ahead and is_light(loads)
         # A run that starts ahead fails on all ranks or on none, and all ranks change their tier.
         together = self._together or ahead or tiers
         runs: dict[int, Command] = {
@@ -405,6 +416,9 @@ class RankProgram(GraphExecutor):
     def _placed(self, step: Load, fields: Arrays, then: Then, tick: Tick) -> Sequence[Kept | Sent]:
         """Returns the source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
+        if sparse_of(fields) is not None:
+            numbers = self._distribution(step).numbers
+            return sparse_sources(cluster, step, fields, numbers, self.program.sites, then)
         on_ranks = fields if isinstance(fields, RankFields) and fields.cluster is cluster else None
         if on_ranks is not None:
             there = on_ranks.version(tiles, self.program.sites)
@@ -477,12 +491,6 @@ def _call(functions: Sequence[Callable[[], None]]) -> None:
     """Calls functions in their order."""
     for function in functions:
         function()
-
-
-def _learn(results: Sequence[RankFields], measure: Measure) -> None:
-    """Records that results exist on the ranks."""
-    for fields, tiles in zip(results, measure.tiles, strict=True):
-        fields.learn(tiles)
 
 
 def _forget(lease: Lease) -> None:

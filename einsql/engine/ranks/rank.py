@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from einsql.core import buffer_pool
 from einsql.core.fp_errors import Ignored
+from einsql.core.sparse.tiles import part_of, renamed_tile
 from einsql.engine.communicator import Fabric
 from einsql.engine.exchange import Held
 from einsql.engine.mpi_transport import (
@@ -312,7 +313,7 @@ class Rank:
             source = command.loads[number]
             if isinstance(source, Slice):
                 stored = self._tiles(source.source, tiles)
-                return {n: {k: a[source.at] for k, a in stored[n].items()} for n in tiles}
+                return {n: part_of(stored[n], source.at) for n in tiles}
             if isinstance(source, Read):
                 tiles_read = read(source, partial(tick, 0.0))
                 loaded += nbytes(tiles_read)
@@ -333,8 +334,8 @@ class Rank:
         if isinstance(source, Kept):
             if not tiles:
                 return {}  # the handle may be unknown
-            stored, names = self._held[source.handle], source.names.items()
-            return {n: {new: stored[n][old] for new, old in names} for n in tiles}
+            stored = self._held[source.handle]
+            return {n: renamed_tile(stored[n], source.names) for n in tiles}
         if source.keep is not None:
             self._held[source.keep] = source.tiles
         return source.tiles

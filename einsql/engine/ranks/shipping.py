@@ -10,12 +10,14 @@ import numpy as np
 from einsql.core.boxes import common_volumes, volumes
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
+from einsql.core.sparse.matrix import sparse_of
 from einsql.engine.exchange import Held, slices
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Sent, Slice, Source
 from einsql.engine.ranks.tile_store import nbytes
 from einsql.engine.spmd_executor import ALONG
 from einsql.engine.step import Arrays
+from einsql.engine.stored_elements import sparse_tile
 from einsql.ir.einsum.graph import EinSum, Input, Operand
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, Step
@@ -61,7 +63,7 @@ def detached(program: Program) -> Program:
         if not isinstance(step, Local | Complete):
             return step
         operands = tuple(
-            Operand(Input(f"#{n}", o.source.schema), o.labels)
+            Operand(Input(f"#{n}", o.source.schema, sparse=o.source.sparse), o.labels)
             for n, o in enumerate(step.node.operands)
         )
         return replace(step, node=replace(step.node, operands=operands))
@@ -134,6 +136,8 @@ def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:
     """
     origin = [k.lo for k in step.source.schema.keys]
     names = [f.name for f in step.source.schema.fields]
+    if sparse_of(fields) is not None:
+        return {n: sparse_tile(fields, slices(step.tiles.boxes[n], origin)) for n in tiles}
     return {
         n: {name: fields[name][slices(step.tiles.boxes[n], origin)] for name in names}
         for n in tiles

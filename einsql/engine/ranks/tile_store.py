@@ -8,14 +8,25 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.records import dataclass
+from einsql.core.sparse.arrays import Elements, arrays_in
 from einsql.engine.exchange import Held, Index
-from einsql.engine.ranks.messages import Change, Count, Fetch, Fill, Handle, Paste, Read, Write
+from einsql.engine.ranks.messages import (
+    Change,
+    Collect,
+    Count,
+    Fetch,
+    Fill,
+    Handle,
+    Paste,
+    Read,
+    Write,
+)
 from einsql.storage import files
 from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.fields import count_keys
 from einsql.storage.out_of_memory import enough_memory
 
-Alone = Fill | Paste | Write | Count | Fetch
+Alone = Fill | Paste | Write | Count | Collect | Fetch
 """Commands that involve no other rank."""
 
 
@@ -66,7 +77,7 @@ class TileStore:
         """Stores tiles, whose arrays may be those of other tiles."""
         self._tiles[handle] = tiles
         if self._own:
-            owners = {id(owner(a)) for fields in tiles.values() for a in fields.values()}
+            owners = {id(owner(a)) for fields in tiles.values() for a in arrays_in(fields)}
             for other, places in self._own.items():
                 others = self._tiles[other]
                 places -= {p for p in places if id(others[p[0]][p[1]]) in owners}
@@ -95,14 +106,15 @@ class TileStore:
         writes: list[tuple[np.ndarray, Index, np.ndarray]] = []
         copied = set[Place]()
         for n, (at, values) in command.pieces.items():
-            changed[n] = dict(tiles[n])
+            fields = dict(tiles[n])
+            changed[n] = fields
             for name, piece in values.items():
                 array = tiles[n][name]
                 if (n, name) in own:
                     undo.append(((n, name), at, array[at].copy()))
                 else:
                     undo.append(((n, name), None, array))
-                    array = changed[n][name] = array.copy()
+                    array = fields[name] = array.copy()
                     copied.add((n, name))
                 writes.append((array, at, piece))
         for array, at, piece in writes:  # all memory is allocated
@@ -140,7 +152,7 @@ def _restored(tiles: Held, undo: Sequence[Overwritten], own: Collection[Place] =
             restored[n][name] = restored[n][name].copy()
             private.add((n, name))
         restored[n][name][at] = values
-    return restored
+    return dict(restored)
 
 
 def obey(command: Alone, known: TileStore, proceed: Callable[[], None]) -> object:
@@ -168,6 +180,8 @@ def obey(command: Alone, known: TileStore, proceed: Callable[[], None]) -> objec
         stored = known[command.handle]
         if isinstance(command, Write):
             return _write(command, stored, proceed)
+        if isinstance(command, Collect):
+            return [stored[n] for n in command.tiles]
         if isinstance(command, Count):
             return sum(count_keys(stored[n], command.terms) for n in command.tiles)
         return _parts(command, stored)
@@ -195,7 +209,7 @@ def read(source: Read, proceed: Callable[[], None]) -> Held:
 
 def nbytes(tiles: Held) -> int:
     """Returns the bytes of tiles; shared arrays count once."""
-    return sum({id(a): a.nbytes for fields in tiles.values() for a in fields.values()}.values())
+    return sum({id(a): a.nbytes for fields in tiles.values() for a in arrays_in(fields)}.values())
 
 
 def _write(command: Write, tiles: Held, proceed: Callable[[], None]) -> int:
@@ -220,7 +234,12 @@ def _parts(command: Fetch, tiles: Held) -> Sequence[np.ndarray]:
 
 def compact(tiles: Held) -> Held:
     """Returns the tiles; arrays that keep much unused memory alive are copied."""
-    return {n: {k: _own(a) for k, a in fields.items()} for n, fields in tiles.items()}
+    return {
+        n: fields.over(_own)
+        if isinstance(fields, Elements)
+        else {k: _own(a) for k, a in fields.items()}
+        for n, fields in tiles.items()
+    }
 
 
 def _own(array: np.ndarray) -> np.ndarray:

@@ -1,22 +1,35 @@
-"""The placements in which ranks keep one relation: its own, and those of its readers."""
+"""The placements in which ranks keep one relation: its own, and those of its readers.
+
+Of a sparse tensor ranks keep the tiles of its readers only. The session keeps the tensor, so that
+a commit, a change and a fetch read stored elements as they do without ranks. A sparse result is
+collected in the session when its run ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from weakref import ReferenceType, ref
 
 import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
+from einsql.core.sparse.matrix import sparse_of
+from einsql.engine.exchange import Held
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
-from einsql.engine.ranks.messages import Kept
-from einsql.engine.ranks.shipping import covers
+from einsql.engine.ranks.messages import Collect, Command, Kept, Sent
+from einsql.engine.ranks.shipping import Then, covers, sliced
 from einsql.engine.ranks.storage import Holders
+from einsql.engine.step import Arrays
+from einsql.engine.stored_elements import whole_of
 from einsql.errors import OperationalError
 from einsql.ir.layout import Tiles, ranks_of
-from einsql.storage.fields import PlacedFields
+from einsql.ir.spmd.program import Load
+from einsql.storage.fields import Fields, PlacedFields, as_fields
+from einsql.storage.sparse_fields import as_shown
 
 MOST = 4
 """Greatest number of placements of a tensor that ranks keep, its own included."""
@@ -181,3 +194,92 @@ class VersionedFields(PlacedFields):
             if self.title
             else "Run its statement again.",
         )
+
+
+class SparseTiles:
+    """The tiles of sparse tensors that the ranks of a cluster keep, by the tensor's fields.
+
+    Only fields whose elements stay unchanged are kept. Their tiles are released once nothing else
+    refers to the fields.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ReferenceType[Arrays], Versions]] = {}
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> SparseTiles:
+        """Returns the tiles on the ranks of a cluster."""
+        if not isinstance(cluster.sparse_tiles, cls):
+            cluster.sparse_tiles = cls()
+        return cluster.sparse_tiles
+
+    def kept(
+        self, fields: Arrays, tiles: Tiles, sites: int, knows: Callable[[Lease], bool]
+    ) -> Kept | None:
+        """Returns the handle of exactly these tiles, or None if the ranks do not have them."""
+        self._release()
+        known = self._known.get(id(fields))
+        return None if known is None else known[1].kept(tiles, sites, knows)
+
+    def add(self, fields: Arrays, schema: Schema, tiles: Tiles, sites: int, lease: Lease) -> None:
+        """Records tiles that the ranks have stored."""
+        version = Version(tiles, sites, lease, {f.name: f.name for f in schema.fields})
+        if id(fields) in self._known:
+            versions = self._known[id(fields)][1]
+            versions.add(version)
+            versions.trim()
+        else:
+            self._known[id(fields)] = ref(fields), Versions(version)
+
+    def _release(self) -> None:
+        """Forgets the tiles of fields that are no longer in use."""
+        for key in [key for key, (fields, _) in self._known.items() if fields() is None]:
+            del self._known[key]
+
+
+def sparse_sources(
+    cluster: Cluster,
+    step: Load,
+    fields: Arrays,
+    numbers: Sequence[Sequence[int]],
+    sites: int,
+    then: Then,
+) -> list[Kept | Sent]:
+    """Returns the source of each rank's tiles of a sparse input.
+
+    Args:
+        cluster: The ranks.
+        step: The step that loads the tiles.
+        fields: The fields of the input, which are sparse.
+        numbers: For each rank the numbers of its tiles.
+        sites: The number of sites.
+        then: The callbacks of the run; one records that the ranks have stored the tiles.
+    """
+    known, few = SparseTiles.of(cluster), sparse_of(fields)
+    kept = known.kept(fields, step.tiles, sites, cluster.knows)
+    if kept is not None:
+        return [kept] * cluster.ranks
+    if few is None or not few.is_constant:
+        return [Sent(sliced(step, fields, own), None) for own in numbers]
+    lease = cluster.tiles()
+    then.done.append(partial(known.add, fields, step.source.schema, step.tiles, sites, lease))
+    return [Sent(sliced(step, fields, own), lease.number) for own in numbers]
+
+
+def collected(fields: VersionedFields) -> Fields:
+    """Returns a sparse result of ranks, in this process.
+
+    Raises:
+        Error: See `Cluster.call`.
+    """
+    cluster, tiles, keys = fields.cluster, fields.tiles, fields.schema.keys
+    ranks = ranks_of(tiles.sites[: tiles.once], fields.sites, cluster.ranks)
+    numbers = {int(r): np.flatnonzero(ranks == r).tolist() for r in np.unique(ranks)}
+    commands: dict[int, Command] = {
+        r: Collect(fields.lease.number, own) for r, own in numbers.items()
+    }
+    answers = zip(numbers.values(), cluster.call(commands), strict=True)
+    held: Held = {n: tile for own, sent in answers for n, tile in zip(own, sent, strict=True)}
+    boxes = {n: tiles.boxes[n] for n in held}
+    whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
+    return as_fields(as_shown(whole_of(held, boxes, whole)))

@@ -69,7 +69,8 @@ def cell_node(
             Key(k.name, int(lo) - shift.get(x, 0), int(hi) - shift.get(x, 0))
             for k, x, (lo, hi) in zip(o.source.schema.keys, o.labels, box, strict=True)
         )
-        operands.append(Operand(Input(f"#{n}", Schema(keys, o.source.schema.fields)), o.labels))
+        schema = Schema(keys, o.source.schema.fields)
+        operands.append(Operand(Input(f"#{n}", schema, sparse=o.source.sparse), o.labels))
     return replace(node, axes=axes, operands=tuple(operands))
 
 

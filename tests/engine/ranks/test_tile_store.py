@@ -63,7 +63,7 @@ def test_a_result_with_the_same_memory_keeps_its_elements() -> None:
     store = TileStore()
     store[1] = tiles(0.0)
     paste(store, 1, 2, 0, 0, 7.0)
-    result = {0: {"x": store[2][0]["val"][1:]}}
+    result: Held = {0: {"x": store[2][0]["val"][1:]}}
     store[5] = result
     before = copied(result)
     paste(store, 2, 3, 0, 1, 8.0)

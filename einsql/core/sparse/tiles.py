@@ -1,0 +1,216 @@
+"""Sparse tiles: parts of a sparse relation that sites store, cut, send and assemble."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+
+import numpy as np
+
+from einsql.core.schema import PRESENT, Schema
+from einsql.core.sparse.arrays import Elements
+from einsql.core.sparse.matrix import Compressed, Fill, Sparse, index_type, sorted_matrix, sparse_of
+
+HEADER = 32
+"""Bytes of a packed tile before its arrays: the number of elements, and the value of other keys."""
+_NO_FILL, _TRUE_OR_FALSE, _INTEGER, _FLOAT = range(4)
+
+Origin = tuple[int, int]
+"""The position of a tile's first keys within another tile."""
+
+
+def elements_of(fields: Sparse) -> Elements:
+    """The elements by rows of the first key, whose columns increase.
+
+    The arrays may be those of the fields.
+    """
+    matrix = fields.taken()
+    names = [name for name in fields.names if name != PRESENT]
+    if not fields.turned and matrix.increases:
+        return Elements(matrix, {n: fields.taken(n).values for n in names}, fields.fill)
+    numbers = np.arange(matrix.stored)
+    if fields.turned:
+        from scipy.sparse import csr_array  # takes 0.2 s, and few statements need it
+
+        csc = csr_array((numbers, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
+        ordered = Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
+    else:
+        ordered, _ = sorted_matrix(matrix.shape, matrix.rows, matrix.columns)
+    values = {n: fields.taken(n).values[ordered.values] for n in names}
+    return Elements(ordered.of(ordered.columns), values, fields.fill)
+
+
+def present_elements(arrays: Mapping[str, np.ndarray]) -> Elements:
+    """The present elements of dense arrays: all of them without a flag."""
+    flags = arrays.get(PRESENT)
+    if flags is None:
+        flags = np.ones(next(iter(arrays.values())).shape, np.bool_)
+    rows, columns = np.nonzero(flags)
+    kind = index_type(len(rows), *flags.shape)
+    starts = np.zeros(flags.shape[0] + 1, kind)
+    np.cumsum(np.count_nonzero(flags, axis=1), out=starts[1:])
+    structure = Compressed((flags.shape[0], flags.shape[1]), starts, columns.astype(kind), columns)
+    values = {n: np.asarray(a)[rows, columns] for n, a in arrays.items() if n != PRESENT}
+    return Elements(structure, values)
+
+
+def as_elements(arrays: Mapping[str, np.ndarray]) -> Elements:
+    """A result of a kernel as sparse elements."""
+    if isinstance(arrays, Elements):
+        return arrays
+    few = sparse_of(arrays)
+    return present_elements(arrays) if few is None else elements_of(few)
+
+
+def part_of(
+    fields: Mapping[str, np.ndarray], at: tuple[slice | EllipsisType, ...]
+) -> Mapping[str, np.ndarray]:
+    """A part of a tile, as views where possible.
+
+    Args:
+        fields: The fields of the tile, sparse or arrays.
+        at: A slice with a start and a stop for each axis, and an ellipsis.
+    """
+    few = sparse_of(fields)
+    if few is None:
+        return {name: a[at] for name, a in fields.items()}
+    first, second = (s for s in at if isinstance(s, slice))
+    spans = tuple(slice(s.start, max(s.start, s.stop)) for s in (first, second))
+    return few.narrowed((spans[0], spans[1]))
+
+
+def renamed_tile(
+    fields: Mapping[str, np.ndarray], names: Mapping[str, str]
+) -> Mapping[str, np.ndarray]:
+    """Some fields of a tile under new names.
+
+    Args:
+        fields: The fields, sparse or arrays.
+        names: The old name of each field by its new name.
+    """
+    if not isinstance(fields, Elements):
+        return {new: fields[old] for new, old in names.items()}
+    values = {new: fields.values_by_name[old] for new, old in names.items() if old != PRESENT}
+    return Elements(fields.structure, values, fields.fill)
+
+
+def dtypes_of(schema: Schema) -> dict[str, np.dtype]:
+    """The types of the values of sparse tiles: of all fields but the flag."""
+    return {f.name: f.dtype.numpy for f in schema.fields if f.name != PRESENT}
+
+
+def empty_tile(shape: tuple[int, int], dtypes: Mapping[str, np.dtype]) -> Elements:
+    """A tile without stored elements, and without keys."""
+    kind = index_type(*shape)
+    none = np.zeros(0, kind)
+    structure = Compressed(shape, np.zeros(shape[0] + 1, kind), none, none)
+    return Elements(structure, {n: np.zeros(0, dtype) for n, dtype in dtypes.items()})
+
+
+def assembled(pieces: Sequence[tuple[Origin, Elements]], shape: tuple[int, int]) -> Elements:
+    """One tile of disjoint pieces, at least one, in new arrays.
+
+    Args:
+        pieces: The pieces with their positions in the tile.
+        shape: The numbers of values of both keys of the tile.
+    """
+    rows = np.concatenate([e.structure.rows + at[0] for at, e in pieces])
+    columns = np.concatenate([e.structure.columns.astype(np.int64) + at[1] for at, e in pieces])
+    structure, _ = sorted_matrix(shape, rows, columns)
+    first = pieces[0][1]
+    values = {
+        n: np.concatenate([e.values_by_name[n] for _, e in pieces])[structure.values]
+        for n in first.values_by_name
+    }
+    return Elements(structure.of(structure.columns), values, first.fill)
+
+
+# ---- tiles as bytes
+
+
+def packed_bytes(rows: int, columns: int, stored: int, width: int) -> int:
+    """The size of a packed tile.
+
+    Args:
+        rows: The number of values of the first key.
+        columns: The number of values of the second key.
+        stored: The number of stored elements.
+        width: Bytes of the values of an element.
+    """
+    index = index_type(stored, rows, columns).itemsize
+    return HEADER + index * (min(rows + 1, stored) + stored) + width * stored
+
+
+def packed(tile: Elements, dtypes: Mapping[str, np.dtype]) -> np.ndarray:
+    """The tile as bytes: a header, then the values, and the positions in CSR or by element.
+
+    The starts of rows take the place of the rows of elements where there are fewer rows.
+
+    Args:
+        tile: The tile.
+        dtypes: The type of each value, in the order of the bytes.
+    """
+    structure = tile.structure
+    kind = index_type(structure.stored, *structure.shape)
+    by_element = structure.stored < structure.shape[0] + 1
+    firsts = structure.rows if by_element else structure.starts
+    arrays = [
+        *(tile.values_by_name[n].astype(d, copy=False) for n, d in dtypes.items()),
+        firsts.astype(kind, copy=False),
+        structure.columns.astype(kind, copy=False),
+    ]
+    header = np.zeros(HEADER // 8, np.int64)
+    header[0] = structure.stored
+    header[1], header[2:3] = _encoded(tile.fill)
+    parts = [header, *sorted(arrays, key=lambda a: -a.itemsize)]
+    return np.concatenate([np.ascontiguousarray(a).view(np.uint8).reshape(-1) for a in parts])
+
+
+def unpacked(
+    buffer: np.ndarray, shape: tuple[int, int], dtypes: Mapping[str, np.dtype]
+) -> Elements:
+    """The tile of `packed`, as views of the bytes.
+
+    Args:
+        buffer: The bytes.
+        shape: The numbers of values of both keys.
+        dtypes: The type of each value, in the order of the bytes.
+    """
+    stored, fill_kind = buffer[:16].view(np.int64).tolist()
+    fill = _decoded(fill_kind, buffer[16:24])
+    kind = index_type(stored, *shape)
+    by_element = stored < shape[0] + 1
+    sizes = [(dtype, stored) for dtype in dtypes.values()]
+    sizes += [(kind, stored if by_element else shape[0] + 1), (kind, stored)]
+    arrays: dict[int, np.ndarray] = {}
+    at = HEADER
+    for n in sorted(range(len(sizes)), key=lambda n: -sizes[n][0].itemsize):
+        dtype, count = sizes[n]
+        arrays[n] = buffer[at : at + count * dtype.itemsize].view(dtype)
+        at += count * dtype.itemsize
+    starts, columns = arrays[len(dtypes)], arrays[len(dtypes) + 1]
+    if by_element:
+        counts = np.bincount(starts, minlength=shape[0])
+        starts = np.zeros(shape[0] + 1, kind)
+        np.cumsum(counts, out=starts[1:])
+    structure = Compressed(shape, starts, columns, columns)
+    return Elements(structure, {name: arrays[n] for n, name in enumerate(dtypes)}, fill)
+
+
+def _encoded(fill: Fill) -> tuple[int, np.ndarray]:
+    if fill is None:
+        return _NO_FILL, np.zeros(1, np.int64)
+    if isinstance(fill, bool):
+        return _TRUE_OR_FALSE, np.array([fill], np.int64)
+    if isinstance(fill, int):
+        return _INTEGER, np.array([fill], np.int64)
+    return _FLOAT, np.array([fill], np.float64).view(np.int64)
+
+
+def _decoded(kind: int, value: np.ndarray) -> Fill:
+    if kind == _NO_FILL:
+        return None
+    if kind == _FLOAT:
+        return float(value.view(np.float64)[0])
+    number = int(value.view(np.int64)[0])
+    return bool(number) if kind == _TRUE_OR_FALSE else number
