@@ -213,15 +213,16 @@ def _over_elements(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     """Compiles a node over the stored elements of sparse operands, if it is no product with a
     dense operand, which has a kernel of its own.
     """
-    run = sparse.over_elements(
-        node,
+    free = sparse.with_free_labels(node)
+    functions = (
         lambda part: compile_node(part, jit).run,
         lambda part: compile_node(part, "never").run,
         lambda: _chosen(node, jit).run,
     )
+    run = sparse.over_elements(free, *functions) or sparse.over_filled(free, *functions)
     if run is None:
         return None
-    return replace(SPARSE.compiled(node, run), may_be_sparse=node.sparse)
+    return replace(SPARSE.compiled(node, run), may_be_sparse=free.sparse)
 
 
 def _compile_opaque(node: EinSum, functions: Sequence[str]) -> CompiledNode[Runner]:

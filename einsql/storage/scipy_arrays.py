@@ -54,7 +54,8 @@ def sparse_relation(
     if len(shape) != 2:
         return Stored(schema, LocalFields(_scattered(array, schema, value.name)))
     matrix, turned, owner = _compressed(array)
-    return Stored(schema, SparseFields(matrix, turned, fill, value.name, owner))
+    fills = None if fill is None else {value.name: np.zeros((), value.dtype.numpy)}
+    return Stored(schema, SparseFields(matrix, turned, fills, value.name, owner))
 
 
 def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.schema import PRESENT, Schema
 from einsql.core.sparse.arrays import Elements, dense_array
-from einsql.core.sparse.matrix import Compressed, Fill, Sparse, changed, sorted_matrix
+from einsql.core.sparse.matrix import Compressed, Fills, Sparse, changed, sorted_matrix
 from einsql.storage.fields import Fields, LocalFields, RemoteFields, Term
 
 
@@ -30,7 +30,7 @@ class SparseFields(RemoteFields, Sparse):
     Args:
         matrix: The stored elements, with the values of the first field.
         turned: Whether the matrix's rows are the relation's second key.
-        fill: The value of the keys without a stored element; None if these keys are absent.
+        fills: The values of the keys without a stored element; None if these keys are absent.
         name: The name of the first field; `PRESENT` if there are keys only.
         owner: The source that each statement reads again; None for a constant matrix.
         more: The values of further fields of the stored elements, in the order of `matrix`.
@@ -42,7 +42,7 @@ class SparseFields(RemoteFields, Sparse):
         self,
         matrix: Compressed,
         turned: bool,
-        fill: Fill,
+        fills: Fills | None,
         name: str,
         owner: Owner | None = None,
         more: Mapping[str, np.ndarray] | None = None,
@@ -52,7 +52,7 @@ class SparseFields(RemoteFields, Sparse):
         self._given = matrix if owner is None else None
         self._more = dict(more or {})
         self.turned = turned
-        self.fill = fill
+        self.fills = fills
         self.name = name
 
     @property
@@ -98,15 +98,15 @@ class SparseFields(RemoteFields, Sparse):
         """Returns the present elements as fields that do not change with the caller's matrix."""
         if self.owner is None:
             return self
-        return SparseFields(self.taken().copied(), self.turned, self.fill, self.name)
+        return SparseFields(self.taken().copied(), self.turned, self.fills, self.name)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return dense_array(self, name)
 
-    def of(self, values: Mapping[str, np.ndarray], fill: Fill = None) -> SparseFields:
+    def of(self, values: Mapping[str, np.ndarray], fills: Fills | None = None) -> SparseFields:
         """Returns fields with the same structure and other values, at least one."""
         (name, first), *more = values.items()
-        return SparseFields(self.matrix.of(first), self.turned, fill, name, more=dict(more))
+        return SparseFields(self.matrix.of(first), self.turned, fills, name, more=dict(more))
 
     def in_key_order(self) -> SparseFields:
         """Returns the fields by rows of the first key, with increasing columns."""
@@ -118,19 +118,20 @@ class SparseFields(RemoteFields, Sparse):
             rows, columns, shape = columns, rows, shape[::-1]
         ordered, _ = sorted_matrix(shape, rows, columns)
         values = {name: self.taken(name).values[ordered.values] for name in self.names}
-        return stored_fields(ordered, values, self.fill)
+        return stored_fields(ordered, values, self.fills)
 
     def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> SparseFields:
         """See `Fields.renamed`."""
         own = self.constant()
         values = {n: own.taken(o).values for n, o in names.items() if o != PRESENT}
-        return own.of(values, own.fill)
+        fills = own.fills and {n: own.fills[o] for n, o in names.items() if o != PRESENT}
+        return own.of(values, fills)
 
     def narrowed(self, spans: tuple[slice, slice]) -> SparseFields:
         """Returns the fields over a part of the keys."""
         matrix = self.submatrix(spans)
         more = {name: self.submatrix(spans, name).values for name in self._more}
-        return SparseFields(matrix, self.turned, self.fill, self.name, more=more)
+        return SparseFields(matrix, self.turned, self.fills, self.name, more=more)
 
     def crop(self, box: np.ndarray) -> SparseFields:
         """See `Fields.crop`."""
@@ -158,7 +159,7 @@ class SparseFields(RemoteFields, Sparse):
                 rest = rest and (not self.filled) != term.holds
                 continue
             met &= (self.taken(term.name).values > term.above) == term.holds
-            rest = rest and ((self.fill or 0) > term.above) == term.holds
+            rest = rest and bool(self.fill(term.name) > term.above) == term.holds
         unstored = matrix.shape[0] * matrix.shape[1] - matrix.stored
         return int(np.count_nonzero(met)) + (unstored if rest else 0)
 
@@ -178,17 +179,17 @@ class SparseFields(RemoteFields, Sparse):
 
 
 def stored_fields(
-    structure: Compressed, values: Mapping[str, np.ndarray], fill: Fill
+    structure: Compressed, values: Mapping[str, np.ndarray], fills: Fills | None
 ) -> SparseFields:
     """Returns fields over stored elements, whose rows are the first key.
 
     Args:
         structure: The positions of the elements; its values are not used.
         values: The values of each field, at least one.
-        fill: The value of the keys without a stored element; None if these keys are absent.
+        fills: The values of the keys without a stored element; None if these keys are absent.
     """
     (name, first), *more = values.items()
-    return SparseFields(structure.of(first), False, fill, name, more=dict(more))
+    return SparseFields(structure.of(first), False, fills, name, more=dict(more))
 
 
 def sparse_fields_of(fields: Mapping[str, np.ndarray]) -> SparseFields | None:
@@ -201,4 +202,4 @@ def as_shown(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     if not isinstance(arrays, Elements):
         return arrays
     flags = {PRESENT: np.ones(arrays.structure.stored, np.bool_)}
-    return stored_fields(arrays.structure, arrays.values_by_name or flags, arrays.fill)
+    return stored_fields(arrays.structure, arrays.values_by_name or flags, arrays.fills)

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.core.free_memory import require_dense
 from einsql.core.schema import PRESENT
-from einsql.core.sparse.matrix import Compressed, Fill, Sparse, sparse_of
+from einsql.core.sparse.matrix import Compressed, Fills, Sparse, sparse_of
 
 
 def dense_array(fields: Sparse, name: str) -> np.ndarray:
@@ -33,8 +33,9 @@ def dense_array(fields: Sparse, name: str) -> np.ndarray:
     widths = fields.matrix.values.itemsize + (0 if fields.filled else 1)
     require_dense(rows * columns * widths, matrix.shape)
     shape = (columns, rows) if fields.turned else matrix.shape
-    if fields.fill and not is_flag:
-        array = np.full(shape, fields.fill, matrix.values.dtype)
+    fill = np.asarray(False) if is_flag else fields.fill(name)
+    if fill.tobytes().strip(b"\0"):  # -0.0 has a bit
+        array = np.full(shape, fill, matrix.values.dtype)
     else:
         array = np.zeros(shape, matrix.values.dtype)
     matrix.into(array.T if fields.turned else array)
@@ -42,21 +43,28 @@ def dense_array(fields: Sparse, name: str) -> np.ndarray:
 
 
 class Elements(Mapping[str, np.ndarray], Sparse):
-    """The stored elements that a kernel has computed, by rows of the first key.
+    """The stored elements that a kernel has computed or that it reads.
 
     Attributes:
         structure: The positions of the elements; columns increase in each row.
         values_by_name: The values of each field; none if only the keys exist.
+        fills: The values of the keys without a stored element; None if these keys are absent.
+        turned: Whether the rows are the second key; those of results are the first one.
     """
 
-    turned = False
-
     def __init__(
-        self, structure: Compressed, values: Mapping[str, np.ndarray], fill: Fill = None
+        self,
+        structure: Compressed,
+        values: Mapping[str, np.ndarray],
+        fills: Fills | None = None,
+        turned: bool = False,
+        is_constant: bool = True,
     ) -> None:
         self.structure = structure
         self.values_by_name = dict(values)
-        self.fill = fill
+        self.fills = fills
+        self.turned = turned
+        self.is_constant = is_constant
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override] # computed from the values
@@ -85,7 +93,8 @@ class Elements(Mapping[str, np.ndarray], Sparse):
     def narrowed(self, spans: tuple[slice, slice]) -> Elements:
         """The elements over a part of the keys."""
         values = {name: self.submatrix(spans, name).values for name in self.names}
-        return Elements(self.submatrix(spans), values, self.fill)
+        structure = self.submatrix(spans)
+        return Elements(structure, values, self.fills, self.turned, self.is_constant)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return dense_array(self, name)

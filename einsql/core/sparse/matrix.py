@@ -11,8 +11,8 @@ from einsql.core.buffer_pool import empty
 from einsql.core.records import dataclass
 from einsql.errors import InterfaceError
 
-Fill = bool | int | float | None
-"""The value of keys without a stored element; None if these keys are absent."""
+Fills = Mapping[str, np.ndarray]
+"""The value of keys without a stored element for each field: an array of rank 0 of its dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +188,28 @@ class Sparse:
         matrix: The stored elements, unchecked; `taken` returns them checked.
         names: The names of the values.
         turned: Whether the matrix's rows are the relation's second key.
-        fill: The value of the keys without a stored element; None if these keys are absent.
+        fills: The values of the keys without a stored element; None if these keys are absent.
         is_constant: Whether nobody changes the arrays, so that results may share them.
     """
 
     names: tuple[str, ...]
     turned: bool
-    fill: Fill
+    fills: Fills | None
     is_constant: bool = True
 
     @property
     def filled(self) -> bool:
         """Whether every key exists."""
-        return self.fill is not None
+        return self.fills is not None
+
+    @property
+    def zeros(self) -> bool:
+        """Whether every field is 0 at the keys without a stored element."""
+        return self.fills is not None and not any(self.fills.values())
+
+    def fill(self, name: str) -> np.ndarray:
+        """The value of a field at the keys without a stored element; of absent keys any value."""
+        return np.asarray(0) if self.fills is None else self.fills[name]
 
     @property
     @abstractmethod

@@ -220,7 +220,7 @@ def _sparse(
         ordered % width,
         columns[field.name][order],
     )
-    return Relation(masked, SparseFields(matrix, turned=False, fill=None, name=field.name))
+    return Relation(masked, SparseFields(matrix, turned=False, fills=None, name=field.name))
 
 
 def _check_unique(name: str, keys: Sequence[Key], flat: np.ndarray, surplus: int) -> None:

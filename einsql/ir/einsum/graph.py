@@ -324,23 +324,34 @@ has one root for each. No EinSum root is an operand of another node; see `graph_
 
 def stored_operands(node: EinSum) -> tuple[int, ...]:
     """The operands that may be sparse and whose absent elements make no point exist."""
-    flags = {
-        t.operand for t in conjuncts(node.guard) if isinstance(t, Value) and t.field == PRESENT
-    }
+    terms = conjuncts(node.guard)
+    flags = {t.operand for t in terms if isinstance(t, Value) and t.field == PRESENT}
+    return tuple(n for n in _sparse_matrices(node) if n in flags)
+
+
+def filled_operands(node: EinSum) -> tuple[int, ...]:
+    """The operands that may be sparse and of which every key exists."""
+    has_flag = [o.source.schema.has(PRESENT) for o in node.operands]
+    return tuple(n for n in _sparse_matrices(node) if not has_flag[n])
+
+
+def _sparse_matrices(node: EinSum) -> Iterator[int]:
+    """The operands that may be sparse and have two different free labels."""
     free = {a.label for a in node.axes if a.define is None}
-    return tuple(
-        n
-        for n in sorted(flags)
-        if node.operands[n].source.sparse
-        and len(labels := set(node.operands[n].labels)) == 2
-        and labels <= free
-    )
+    for n, o in enumerate(node.operands):
+        if o.source.sparse and len(labels := set(o.labels)) == 2 and labels <= free:
+            yield n
 
 
 def _keeps_sparse(node: EinSum) -> bool:
-    labels = {x for n in stored_operands(node) for x in node.operands[n].labels}
-    flagged = any(o.name == PRESENT for o in node.outputs)
-    return flagged and len(node.keys) == 2 and all(a.label in labels for a in node.axes)
+    stored, filled = stored_operands(node), filled_operands(node)
+    labels = {x for n in stored or filled for x in node.operands[n].labels}
+    if len(node.keys) != 2 or not all(a.label in labels for a in node.axes):
+        return False
+    if stored:
+        return any(o.name == PRESENT for o in node.outputs)
+    same_value = all(n in filled or not o.labels for n, o in enumerate(node.operands))
+    return same_value and not any(map(labels_of, exprs(node)))
 
 
 def hint_over(

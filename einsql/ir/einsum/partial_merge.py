@@ -11,6 +11,7 @@ from einsql.core.buffer_pool import converted
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import EinSum, Output
 from einsql.ir.einsum.partial_states import State, merged_state, state_fields
+from einsql.ir.functions import REDUCTIONS
 
 _EXACT = np.dtype(np.float64)
 """The dtype in which float sums are merged."""
@@ -102,6 +103,65 @@ def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str,
     for part in parts:
         total.add(part)
     return total.result()
+
+
+def repeated(
+    node: EinSum, state: Mapping[str, np.ndarray], times: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The state of groups of equal points.
+
+    Args:
+        node: The node, with the state that merging needs.
+        state: The fields of one point, in the groups' shape or broadcastable to it.
+        times: The number of points of each group.
+
+    Returns:
+        The fields; float sums are in DOUBLE, as `Total` merges them.
+
+    Raises:
+        DataError: An integer sum overflows.
+    """
+    outputs = {o.name: o for o in node.outputs}
+    companions = {k for o in node.outputs for k in _fields(o)[1:]}
+    count, fields = times.reshape(-1), dict[str, np.ndarray]()
+    for o in (o for o in node.outputs if o.name not in companions):
+        names = _fields(o)
+        point: State = tuple(
+            np.array(np.broadcast_to(loaded(state[k], outputs[k].dtype), times.shape)).reshape(-1)
+            for k in names
+        )
+        starts = [REDUCTIONS[outputs[k].reduction or "sum"].identity for k in names]
+        empty: State = tuple(
+            np.full(len(count), start(outputs[k].dtype), a.dtype)
+            for k, start, a in zip(names, starts, point, strict=True)
+        )
+        if _is_float_sum(o):
+            with np.errstate(all="ignore"):  # infinity times 0
+                total: State = (np.where(count > 0, point[0].astype(_EXACT) * count, empty[0]),)
+        else:
+            total = _power(o, point, empty, count)
+        for k, array in zip(names, total, strict=True):
+            fields[k] = stored(array.reshape(times.shape), outputs[k].dtype)
+    return fields
+
+
+def _power(o: Output, point: State, empty: State, times: np.ndarray) -> State:
+    """States of several equal points, by merging states of 1, 2, 4, … points."""
+    total = tuple(a.copy() for a in empty)
+    is_empty = np.ones(len(times), np.bool_)
+    while times.any():
+        odd = (times & 1).astype(np.bool_)
+        first, later = odd & is_empty, odd & ~is_empty
+        more = _merged(o, tuple(a[later] for a in total), tuple(a[later] for a in point))
+        for a, b, c in zip(total, point, more, strict=True):
+            a[first], a[later] = b[first], c
+        is_empty &= ~odd
+        times = times >> 1
+        left = times > 0
+        half = tuple(a[left] for a in point)
+        for a, c in zip(point, _merged(o, half, half), strict=True):
+            a[left] = c
+    return total
 
 
 def _as(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -8,10 +8,21 @@ products of both.
 
 Every other node runs over the stored elements that its operands have in common (`joins.py`,
 `elements.py`). Products of two sparse matrices are SciPy's (`products.py`).
+
+Nodes over operands of which every key exists run over their stored elements, too. The other points
+have one value (`filled.py`, `unstored.py`).
 """
 
 from einsql.kernels.sparse.elements import over_elements
+from einsql.kernels.sparse.filled import over_filled
 from einsql.kernels.sparse.run import compile_sparse
-from einsql.kernels.sparse.stored import narrowed, over_parts
+from einsql.kernels.sparse.stored import narrowed, over_parts, with_free_labels
 
-__all__ = ["compile_sparse", "narrowed", "over_elements", "over_parts"]
+__all__ = [
+    "compile_sparse",
+    "narrowed",
+    "over_elements",
+    "over_filled",
+    "over_parts",
+    "with_free_labels",
+]

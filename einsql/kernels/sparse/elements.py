@@ -342,7 +342,7 @@ class _Elements:
                 found[name] = there
                 continue
             values = few.taken(name).values
-            found[name] = np.full(len(places), few.fill or 0, values.dtype)
+            found[name] = np.full(len(places), few.fill(name), values.dtype)
             found[name][there] = values[places[there]]
         return found
 

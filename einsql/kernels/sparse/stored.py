@@ -14,6 +14,7 @@ from einsql.core.sparse.matrix import Compressed, sparse_of
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
+    Const,
     EinSum,
     Expr,
     Input,
@@ -104,7 +105,9 @@ class Stored:
             by: The label of the rows.
         """
         fields = sparse_of(operands[self.side.operand])
-        if fields is None or fields.filled != self.filled or fields.fill:
+        if fields is None or fields.filled != self.filled:
+            return None
+        if fields.filled and not fields.zeros:
             return None
         part = fields.submatrix(spans_of(self.node, self.node.operands[self.side.operand]))
         if self.condition is not None:
@@ -286,6 +289,23 @@ def condition_of(
         return compile_node(EinSum(axes, operands, TRUE, ("n",), (kept,)))
 
     return lambda values: compiled(len(values))([{field.name: values}], no_progress)["kept"]
+
+
+def with_free_labels(node: EinSum) -> EinSum:
+    """The node with a free label of one value for each label that is a constant.
+
+    A free label that is no key needs reductions, so the labels of a map stay as they are.
+    """
+    is_map = any(o.reduction is None for o in node.outputs)
+    axes = tuple(
+        Axis(a.label, a.define.integer, a.define.integer + 1)
+        if isinstance(a.define, Const)
+        and a.lo <= a.define.integer < a.hi
+        and not (is_map and a.label not in node.keys)
+        else a
+        for a in node.axes
+    )
+    return node if axes == node.axes else replace(node, axes=axes)
 
 
 def narrowed(node: EinSum) -> EinSum | None:

@@ -240,12 +240,15 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
     refuse_size(schema, statement.storage)
     default: Any = None
     fields: dict[str, np.ndarray] = {}
+    fills: dict[str, np.ndarray] = {}
     for name, dtype in values:
         value = np.zeros((), dtype.numpy)
         if statement.default is not None:
-            cell = query_binder(ctx).scalar(statement.default)
-            value = constant(ctx, convert(cell, dtype), name)
+            with positioned(statement.default):
+                cell = query_binder(ctx).scalar(statement.default)
+                value = constant(ctx, convert(cell, dtype), name)
             default, value = value.item(), stored(value, dtype)
+            fills[name] = value
         # A stride-0 view has the default in every element, but stores it once.
         fields[name] = np.broadcast_to(value, schema.shape)
     if statement.default is None:
@@ -254,7 +257,7 @@ def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
     columns = tuple(c.name for c in statement.columns)
     relation = Relation(schema, LocalFields(fields))
     if sparse_rows.is_chosen(schema, 0, statement.storage or "dense"):
-        relation = Relation(schema, sparse_rows.empty_fields(schema, default))
+        relation = Relation(schema, sparse_rows.empty_fields(schema, fills or None))
     checks = declared_checks(statement.checks, schema)
     tensor = Tensor(statement.name, relation, columns, default=default, checks=checks, changed=True)
     if statement.default is not None:
@@ -333,7 +336,7 @@ def _stored_sparsely(
     if few is not None:
         if statement.storage == "dense":
             return None
-        flagged = sparse_rows.with_flag(schema, few.fill)
+        flagged = sparse_rows.with_flag(schema, few.filled)
         fields = few.renamed(flagged, values, statement.name)
         return Tensor(statement.name, Relation(flagged, fields), names)
     sparse_rows.is_chosen(schema, len(result), "sparse")

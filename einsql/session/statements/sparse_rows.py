@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse.matrix import Compressed, index_type, sorted_matrix
+from einsql.core.sparse.matrix import Compressed, Fills, index_type, sorted_matrix
 from einsql.errors import IntegrityError, NotSupportedError
 from einsql.session.statements.target import changed, key_text
+from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation
@@ -39,24 +40,36 @@ def is_chosen(schema: Schema, rows: int, storage: str | None) -> bool:
     return storage == "sparse" or (storage is None and pays(schema, rows))
 
 
-def with_flag(schema: Schema, default: object) -> Schema:
-    """The schema of a sparsely stored tensor: keys may be absent, unless there is a DEFAULT."""
-    flag = () if default is not None else (Field(PRESENT, DType.BOOLEAN),)
+def with_flag(schema: Schema, filled: bool) -> Schema:
+    """The schema of a sparsely stored tensor: keys may be absent, unless all of them exist."""
+    flag = () if filled else (Field(PRESENT, DType.BOOLEAN),)
     return Schema(schema.keys, (*schema.values, *flag))
 
 
-def empty_fields(schema: Schema, default: object) -> SparseFields:
-    """The fields of a tensor without stored elements."""
+def empty_fields(schema: Schema, fills: Fills | None) -> SparseFields:
+    """The fields of a tensor without stored elements.
+
+    Args:
+        schema: Keys and values.
+        fills: The values of all keys; None if no key exists.
+    """
     none = {f.name: np.zeros(0, f.dtype.numpy) for f in schema.values}
     nowhere = np.zeros(0, np.int64)
     require(8 * schema.shape[0])
     structure, _ = sorted_matrix(_shape(schema), nowhere, nowhere)
-    return stored_fields(structure, none, _fill(default))
+    return stored_fields(structure, none, fills)
 
 
-def _fill(default: object) -> bool | int | float | None:
-    assert default is None or isinstance(default, bool | int | float)
-    return default
+def _fills(tensor: Tensor) -> Fills | None:
+    """The values of the keys of a tensor without rows, each equal in all keys; None without any."""
+    if tensor.default is None:
+        return None
+    fields, schema = tensor.relation.fields, tensor.relation.schema
+    few = sparse_fields_of(fields)
+    if few is not None:
+        return few.fills
+    equal = ((f, distinct(fields[f.name]).reshape(-1)[:1]) for f in schema.values)
+    return {f.name: np.array(a[0] if len(a) else 0, f.dtype.numpy) for f, a in equal}
 
 
 def _shape(schema: Schema) -> tuple[int, int]:
@@ -75,7 +88,7 @@ def filled_rows(tensor: Tensor, cells: np.ndarray, values: Mapping[str, np.ndarr
     Raises:
         IntegrityError: A key occurs twice.
     """
-    schema = with_flag(tensor.relation.schema, tensor.default)
+    schema = with_flag(tensor.relation.schema, tensor.default is not None)
     require(WIDTH * len(cells) + 8 * schema.shape[0])
     columns = schema.shape[1]
     structure, twice = sorted_matrix(_shape(schema), *np.divmod(cells, max(1, columns)))
@@ -83,7 +96,7 @@ def filled_rows(tensor: Tensor, cells: np.ndarray, values: Mapping[str, np.ndarr
         key = key_text(schema, int(cells[twice[0]]))
         raise IntegrityError(f"The key ({key}) is inserted twice")
     ordered = {f.name: values[f.name][structure.values] for f in schema.values}
-    fields = stored_fields(structure, ordered, _fill(tensor.default))
+    fields = stored_fields(structure, ordered, _fills(tensor))
     return tensor.with_relation(Relation(schema, fields))
 
 
@@ -137,7 +150,7 @@ def with_cells(
         structure = fields.matrix
         if not here.all():
             structure, columns = _merged(fields, columns, cells[~here], values, ~here)
-    new_fields = stored_fields(structure, columns, fields.fill)
+    new_fields = stored_fields(structure, columns, fields.fills)
     return tensor.with_relation(Relation(tensor.relation.schema, new_fields))
 
 
@@ -176,6 +189,6 @@ def _merged(
         if name in values:
             new: np.ndarray = values[name][chosen][order]
         else:
-            new = np.full(len(cells), fields.fill or 0, array.dtype)
+            new = np.full(len(cells), fields.fill(name), array.dtype)
         merged[name] = np.insert(array, at, new)
     return structure, merged

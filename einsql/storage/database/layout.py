@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from einsql.core.records import dataclass
-from einsql.core.sparse.matrix import Fill
 from einsql.storage.database.tile_index import TileIndex
 
+Fill = bool | int | float | None
+"""A value of a catalog; None if there is none."""
 DENSE, CSR = "dense", "csr"
 """Formats: the arrays of the fields, or those of a sparse matrix in CSR."""
 
@@ -49,7 +50,8 @@ class Segment:
             format 1 and in CSR, which have one row and a checksum for each MiB of a field.
         number: The number by which the tile index names it; 0 is the base segment.
         format: `DENSE` or `CSR`.
-        fill: The value of the keys that a CSR segment does not store; None if they are absent.
+        fill: The value of the keys that a CSR segment does not store, or one for each value of the
+            tensor if they differ; None if these keys are absent.
     """
 
     file: str
@@ -61,7 +63,7 @@ class Segment:
     tile: tuple[int, ...] | None = None
     number: int = 0
     format: str = DENSE
-    fill: Fill = None
+    fill: Fill | tuple[Fill, ...] = None
 
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Segment:
@@ -74,7 +76,8 @@ class Segment:
         parts = tuple(Part(**{**p, "shape": tuple(p["shape"])}) for p in description["parts"])
         tile = description.get("tile")
         tile = None if tile is None else tuple(tile)
-        fill = read_value(description.get("fill"))
+        fill = description.get("fill")
+        fill = tuple(map(read_value, fill)) if isinstance(fill, list) else read_value(fill)
         segment = cls(**{**description, "parts": parts, "tile": tile, "fill": fill})
         if segment.format not in (DENSE, CSR):
             raise ValueError(f"the payload has the format {segment.format!r:.60}")
@@ -82,7 +85,9 @@ class Segment:
 
     def description(self) -> dict[str, Any]:
         """The segment as JSON values; a dense one has no entries of sparse ones."""
-        values = {**asdict(self), "fill": written_value(self.fill)}
+        fill = self.fill
+        written = [*map(written_value, fill)] if isinstance(fill, tuple) else written_value(fill)
+        values = {**asdict(self), "fill": written}
         if self.format == DENSE:
             del values["format"], values["fill"]
         return values

@@ -24,10 +24,9 @@ import numpy as np
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
-from einsql.core.sparse.matrix import Fill
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.checks import CHUNK, RunningChecksums
-from einsql.storage.database.layout import CSR, DENSE, Part, Segment
+from einsql.storage.database.layout import CSR, DENSE, Fill, Part, Segment
 from einsql.storage.database.tile_grid import TileGrid, tile_shape
 from einsql.storage.fields import Fields
 from einsql.storage.files.drafts import write_all
@@ -129,7 +128,7 @@ def write_csr(
     name: str,
     schema: Schema,
     arrays: Mapping[str, np.ndarray],
-    fill: Fill,
+    fill: Fill | tuple[Fill, ...],
     tick: Progress = ignore,
 ) -> Segment:
     """Writes the arrays of a sparse matrix as a segment.

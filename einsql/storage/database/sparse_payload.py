@@ -13,9 +13,9 @@ from typing import IO
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import Compressed, index_type
+from einsql.core.sparse.matrix import Compressed, Fills, index_type
 from einsql.errors import InterfaceError
-from einsql.storage.database.layout import Layout, Part, Segment
+from einsql.storage.database.layout import Fill, Layout, Part, Segment
 from einsql.storage.database.payload import Progress, write_csr
 from einsql.storage.database.segment_file import SegmentFile
 from einsql.storage.database.stored import FieldsInFiles
@@ -50,6 +50,8 @@ def arrays_in(segment: Segment, schema: Schema) -> Schema:
     """
     if len(schema.keys) != 2 or not schema.values or schema.has(PRESENT) != (segment.fill is None):
         raise ValueError("a sparse payload has two keys and a value")
+    if isinstance(segment.fill, tuple) and len(segment.fill) != len(schema.values):
+        raise ValueError("the payload has values of other fields")
     columns = [prod(p.shape) for p in segment.parts if p.name == COLUMNS]
     if len(columns) != 1 or columns[0] < 0:
         raise ValueError("the payload has no columns")
@@ -58,6 +60,26 @@ def arrays_in(segment: Segment, schema: Schema) -> Schema:
     if [(p.name, p.shape) for p in segment.parts] != list(shapes.items()):
         raise ValueError("the payload has other arrays")
     return arrays
+
+
+def _written(fills: Fills | None, schema: Schema) -> Fill | tuple[Fill, ...]:
+    """The values of the keys that are not stored: one if they are equal, else one per field."""
+    if fills is None:
+        return None
+    every: list[Fill] = [fills[f.name].item() for f in schema.values]
+    kinds = {(type(value), repr(value)) for value in every}
+    return every[0] if len(kinds) == 1 else tuple(every)
+
+
+def _read(fill: Fill | tuple[Fill, ...], schema: Schema) -> Fills | None:
+    """The values of the keys that are not stored, as arrays of the fields' dtypes."""
+    if fill is None:
+        return None
+    every = fill if isinstance(fill, tuple) else (fill,) * len(schema.values)
+    return {
+        f.name: np.asarray(value, f.dtype.numpy)
+        for f, value in zip(schema.values, every, strict=True)
+    }
 
 
 def write(
@@ -82,7 +104,7 @@ def write(
     arrays = {f.name: ordered.taken(f.name).values for f in schema.values}
     arrays[STARTS] = matrix.starts.astype(index, copy=False)
     arrays[COLUMNS] = matrix.columns.astype(index, copy=False)
-    return write_csr(file, name, described, arrays, fields.fill, tick)
+    return write_csr(file, name, described, arrays, _written(fields.fills, schema), tick)
 
 
 class StoredSparseFields(SparseFields, FieldsInFiles):
@@ -101,8 +123,8 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
         nothing = np.zeros(0, first.dtype.numpy)
         unread = Compressed((rows, columns), nothing, nothing, nothing)
         names = (f.name for f in more)
-        fill = layout.base.fill
-        super().__init__(unread, False, fill, first.name, more=dict.fromkeys(names, nothing))
+        fills = _read(layout.base.fill, schema)
+        super().__init__(unread, False, fills, first.name, more=dict.fromkeys(names, nothing))
         self.layout = layout
         self.base = base
         self.newer = {}
@@ -154,4 +176,4 @@ def in_memory(fields: SparseFields, copied: Callable[[np.ndarray], np.ndarray]) 
         matrix.shape, copied(matrix.starts), copied(matrix.columns), matrix.values
     )
     values = {name: copied(fields.taken(name).values) for name in fields.names}
-    return stored_fields(structure, values, fields.fill)
+    return stored_fields(structure, values, fields.fills)

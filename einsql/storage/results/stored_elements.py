@@ -128,9 +128,10 @@ def _matrix(result: Rows, column: Column, form: str) -> Any:
     assert column.field is not None
     fields, few = result.fields, sparse_fields_of(result.fields)
     if few is not None:
-        if few.fill:
+        if few.fill(column.field).any():
             raise InterfaceError(
-                f"Keys that are not stored have the value {few.fill}, and SciPy's have 0",
+                f"Keys that are not stored have the value {few.fill(column.field)}, and SciPy's "
+                "have 0",
                 hint="fetch_numpy returns every element.",
             )
         constant = few.constant().in_key_order()

@@ -238,8 +238,15 @@ class DefinitionReader(AggregateReader):
         raise self.error("Expected SPARSE or DENSE after STORAGE")
 
     def default(self) -> exp.Expr:
-        """A number with an optional sign, TRUE or FALSE."""
+        """A number with an optional sign, TRUE or FALSE, or a text as a number, 'nan'::DOUBLE."""
         start = self.position()
+        if not self.ended and self.tokens[self.at].token_type is TokenType.STRING:
+            self.at += 1
+            self.expect("::", "after the text of the default value, as in 'nan'::DOUBLE")
+            self.name("the type of the default value")
+            end = self.tokens[self.at - 1].end + 1
+            text: exp.Expr = self.tree(start, end, "SELECT ").expressions[0]
+            return text
         signed = self.take("-")
         is_number = not self.ended and self.tokens[self.at].token_type is TokenType.NUMBER
         if not is_number and (signed or self.word() not in ("TRUE", "FALSE", "NULL")):
