@@ -50,6 +50,8 @@ class Segment:
         number: The number by which the tile index names it; 0 is the base segment.
         format: `DENSE` or `CSR`.
         fill: The value of the keys that a CSR segment does not store; None if they are absent.
+        statistics: The offset of the statistics, a `tile_statistics.RECORD` for each field of each
+            tile; None without any, as in formats 1 and 2.
     """
 
     file: str
@@ -62,6 +64,7 @@ class Segment:
     number: int = 0
     format: str = DENSE
     fill: Fill = None
+    statistics: int | None = None
 
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Segment:
@@ -81,10 +84,12 @@ class Segment:
         return segment
 
     def description(self) -> dict[str, Any]:
-        """The segment as JSON values; a dense one has no entries of sparse ones."""
+        """The segment as JSON values, without entries that say nothing."""
         values = {**asdict(self), "fill": written_value(self.fill)}
         if self.format == DENSE:
             del values["format"], values["fill"]
+        if self.statistics is None:
+            del values["statistics"]
         return values
 
     @property
