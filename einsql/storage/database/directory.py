@@ -167,7 +167,7 @@ class Directory:
         """
         fields = _stored(tensor)
         base = fields.layout.base
-        if base.tile is None and base.format != CSR:
+        if base.statistics is None and base.format != CSR and base.count:
             return self.write(tensor, version, pending)
         if not fields.newer:
             return None

@@ -52,6 +52,8 @@ class Segment:
         format: `DENSE` or `CSR`.
         fill: The value of the keys that a CSR segment does not store, or one for each value of the
             tensor if they differ; None if these keys are absent.
+        statistics: The offset of the statistics, a `tile_statistics.RECORD` for each field of each
+            tile; None without any, as in formats 1 and 2.
     """
 
     file: str
@@ -64,6 +66,7 @@ class Segment:
     number: int = 0
     format: str = DENSE
     fill: Fill | tuple[Fill, ...] = None
+    statistics: int | None = None
 
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Segment:
@@ -84,12 +87,14 @@ class Segment:
         return segment
 
     def description(self) -> dict[str, Any]:
-        """The segment as JSON values; a dense one has no entries of sparse ones."""
+        """The segment as JSON values, without entries that say nothing."""
         fill = self.fill
         written = [*map(written_value, fill)] if isinstance(fill, tuple) else written_value(fill)
         values = {**asdict(self), "fill": written}
         if self.format == DENSE:
             del values["format"], values["fill"]
+        if self.statistics is None:
+            del values["statistics"]
         return values
 
     @property

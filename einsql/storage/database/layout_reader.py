@@ -13,6 +13,7 @@ from einsql.storage.database.directory import is_payload
 from einsql.storage.database.layout import CSR, DENSE, Layout, Segment
 from einsql.storage.database.sparse_payload import arrays_in
 from einsql.storage.database.tile_grid import TileGrid
+from einsql.storage.database.tile_statistics import RECORD
 from einsql.storage.database.units import stored_shape, units_of
 
 MOST = 2**62
@@ -81,7 +82,7 @@ def _check_types(segment: Segment) -> None:
     of_type(str, segment.format)
     for number in (segment.size, segment.sums, segment.count, segment.frame):
         whole(number, -MOST)
-    for number in (segment.number, *(segment.tile or ())):
+    for number in (segment.number, segment.statistics or 0, *(segment.tile or ())):
         whole(number)
     for part in segment.parts:
         of_type(str, part.name)
@@ -120,6 +121,9 @@ def _check_places(segment: Segment, count: int, schema: Schema) -> None:
     places += [
         (p.offset, prod(p.shape) * schema.dtype(p.name).numpy.itemsize) for p in segment.parts
     ]
+    if segment.statistics is not None:
+        nbytes = segment.rows * len(segment.parts) * RECORD.itemsize
+        places.append((segment.statistics, nbytes))
     if count != segment.count or any(lo < 0 or lo + n > segment.size for lo, n in places):
         raise ValueError("the payload is too short")
 

@@ -14,6 +14,7 @@ from einsql.storage.database.payload import SLAB, Progress, frame_of, with_frame
 from einsql.storage.database.segment_file import FRAME
 from einsql.storage.database.stored import FieldsInFiles
 from einsql.storage.database.tile_grid import TileGrid
+from einsql.storage.database.tile_statistics import RECORD, UNKNOWN
 from einsql.storage.database.units import Units
 from einsql.storage.files.drafts import write_all
 
@@ -65,6 +66,9 @@ def merged_into(file: IO[bytes], fields: FieldsInFiles, tick: Progress) -> Segme
                 write_all(target, memoryview(slab), at)
                 tick(len(slab))
         write_all(target, sums.view(np.uint8).data, base.sums)
+        if base.statistics is not None:
+            table = newer.over(statistics_in(base, read))
+            write_all(target, table.reshape(-1).view(np.uint8).data, base.statistics)
     return with_frame(base, schema, target) if fields.newer else base
 
 
@@ -89,7 +93,8 @@ class _Newer:
     """
 
     def __init__(self, fields: FieldsInFiles, reads: Mapping[int, Read]) -> None:
-        entries = fields.layout.index.entries.tolist()
+        self._entries = fields.layout.index.entries
+        entries = self._entries.tolist()
         self.places = {tile: (start, number, row) for tile, start, number, row in entries}
         self._segments = fields.newer
         self._grid = TileGrid(fields.base.schema.shape, fields.layout.base.tile or ())
@@ -116,3 +121,25 @@ class _Newer:
         if checksums([memoryview(elements)]) != [crc]:
             raise file.wrong_newer(part, self._grid, tile)
         return elements, int(crc)
+
+    def over(self, table: np.ndarray) -> np.ndarray:
+        """The statistics of the newest versions of all tiles.
+
+        Args:
+            table: The statistics of the base segment.
+        """
+        newest = table.copy()
+        for number, file in self._segments.items():
+            here = self._entries[self._entries["segment"] == number]
+            known = statistics_in(file.segment, self._reads[number])
+            newest[here["tile"]] = known[here["row"]]
+        return newest
+
+
+def statistics_in(segment: Segment, read: Read) -> np.ndarray:
+    """The statistics of each field in each row of a segment, (rows, fields)."""
+    shape = (segment.rows, len(segment.parts))
+    if segment.statistics is None:
+        return np.full(shape, np.array(UNKNOWN, RECORD))
+    nbytes = RECORD.itemsize * shape[0] * shape[1]
+    return np.frombuffer(read(segment.statistics, nbytes), RECORD).reshape(shape)

@@ -1,7 +1,8 @@
 """Writing segments: tiles of a tensor as an immutable Arrow IPC file.
 
 The file has one record batch with a row for each tile, in the order of the tiles: the first and
-the end value of each key, the format of the tile, the elements of each field, and the checksums.
+the end value of each key, the format of the tile, the elements of each field, the checksums, and
+the statistics.
 A field is a column of fixed-shape tensors, or of lists where its tiles have several shapes. So
 the elements of adjacent tiles adjoin, and a base segment has those of a field in C order. The
 catalog contains the offsets of the elements, so that reading needs no Arrow.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
@@ -23,11 +24,12 @@ import numpy as np
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
-from einsql.core.schema import Schema
+from einsql.core.schema import PRESENT, Schema, is_flag
 from einsql.storage.array_ownership import distinct
-from einsql.storage.database.checks import CHUNK, RunningChecksums
+from einsql.storage.database.checks import CHUNK, RunningUnits
 from einsql.storage.database.layout import CSR, DENSE, Fill, Part, Segment
 from einsql.storage.database.tile_grid import TileGrid, tile_shape
+from einsql.storage.database.tile_statistics import RECORD, records
 from einsql.storage.fields import Fields
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room
@@ -48,6 +50,11 @@ END = ".end."
 """Begins the name of the column with the end of a tile along a key."""
 KIND = ".format"
 """The column of the format of each tile: "dense" or "csr"."""
+STATISTICS = ".statistics"
+"""The column of the statistics of each field in a dense tile: items of `RECORD`."""
+
+Slab = tuple[str, memoryview, np.ndarray | None]
+"""A field, its next bytes, and the flags of their existing keys; None if every key exists."""
 
 Progress = Callable[[int], None]
 """Callback with the number of bytes after each piece; raises to cancel."""
@@ -110,7 +117,7 @@ def write_payload(
     equal = np.array(stored, np.int64) != np.array(schema.shape, np.int64)
     boxes[:, equal, 1] = np.array(schema.shape, np.int64)[equal]
     sizes = {field: span[:, 1] - span[:, 0] for field, span in spans.items()}
-    slabs = ((f, data) for slab in pieces for f, array in slab.items() for data in _ordered(array))
+    slabs = (slab for arrays in pieces for slab in _slabs(arrays, arrays.get(PRESENT)))
     segment = Segment(
         file=name,
         size=0,
@@ -152,7 +159,7 @@ def write_csr(
         parts.append(Part(f.name, 0, arrays[f.name].shape, count))
         count += len(rows.units(f.name, f.dtype.numpy.itemsize))
     segment = Segment(name, 0, tuple(parts), sums=0, count=count, frame=0, format=CSR, fill=fill)
-    slabs = ((f.name, data) for f in schema.fields for data in _ordered(arrays[f.name]))
+    slabs = _slabs({f.name: arrays[f.name] for f in schema.fields}, None)
     return _written(file, segment, schema, rows, slabs, tick)
 
 
@@ -186,7 +193,13 @@ def write_newer(
         parts=tuple(Part(name, 0, total, n) for n, name in enumerate(names)),
         count=len(boxes) * len(names),
     )
-    slabs = ((name, data) for name in names for a in tiles(name) for data in _ordered(a))
+    flags = list(tiles(PRESENT)) if schema.has(PRESENT) else [None] * len(boxes)
+    slabs = (
+        slab
+        for name in names
+        for a, present in zip(tiles(name), flags, strict=True)
+        for slab in _slabs({name: a}, present)
+    )
     rows = _Rows(boxes, dict.fromkeys(names, sizes))
     written = _written(file, segment, schema, rows, slabs, ignore)
     return written, np.cumsum(sizes) - sizes
@@ -202,7 +215,7 @@ def _written(
     segment: Segment,
     schema: Schema,
     rows: _Rows,
-    slabs: Iterable[tuple[str, memoryview]],
+    slabs: Iterable[Slab],
     tick: Progress,
 ) -> Segment:
     """Writes a segment; returns its description with all places.
@@ -212,33 +225,44 @@ def _written(
         segment: The description without places.
         schema: Keys and fields.
         rows: The rows.
-        slabs: Fields with their next bytes.
+        slabs: The elements of the fields, in order.
         tick: Callback with the number of bytes after each piece.
     """
-    starts, at = _begin(file, schema, rows, segment.count)
-    itemsize = {f.name: f.dtype.numpy.itemsize for f in schema.fields}
-    sums = {name: RunningChecksums(rows.units(name, itemsize[name])) for name in rows.sizes}
-    ends = dict(starts)
-    for field, data in slabs:
+    places = _begin(file, schema, rows, segment.count)
+    units = {
+        f.name: RunningUnits(
+            rows.units(f.name, f.dtype.numpy.itemsize), f.dtype if rows.format == DENSE else None
+        )
+        for f in schema.fields
+    }
+    ends = dict(places.starts)
+    for field, data, present in slabs:
         write_all(file.fileno(), data, ends[field])
-        sums[field].feed(data)
+        units[field].feed(data, present)
         ends[field] += len(data)
         tick(len(data))
-    for running in sums.values():
+    for running in units.values():
         running.finish()
-    listed = [np.array(s.checksums, "<u4") for s in sums.values()]
-    # Dense rows have the checksum of each field in turn.
-    checks = (
-        np.stack(listed, axis=-1).reshape(-1) if rows.format == DENSE else np.concatenate(listed)
-    )
-    write_all(file.fileno(), checks.view(np.uint8).data, at)
+    checks = _by_row(rows, [np.array(u.checksums, "<u4") for u in units.values()])
+    write_all(file.fileno(), checks.view(np.uint8).data, places.sums)
+    if places.statistics is not None:
+        listed = [records(units[f.name].observed, f.dtype) for f in schema.fields]
+        write_all(file.fileno(), _by_row(rows, listed).view(np.uint8).data, places.statistics)
     segment = replace(
         segment,
         size=os.fstat(file.fileno()).st_size,
-        parts=tuple(replace(p, offset=starts[p.name]) for p in segment.parts),
-        sums=at,
+        parts=tuple(replace(p, offset=places.starts[p.name]) for p in segment.parts),
+        sums=places.sums,
+        statistics=places.statistics,
     )
     return with_frame(segment, schema, file.fileno())
+
+
+def _by_row(rows: _Rows, of_fields: Sequence[np.ndarray]) -> np.ndarray:
+    """The entries of all fields: in dense rows of each field in turn."""
+    if rows.format == DENSE:
+        return np.stack(of_fields, axis=-1).reshape(-1)
+    return np.concatenate(of_fields)
 
 
 def with_frame(segment: Segment, schema: Schema, file: int) -> Segment:
@@ -270,8 +294,23 @@ def frame_of(segment: Segment, schema: Schema, read: Any) -> int:
     return zlib.crc32(read(end, segment.size), crc)
 
 
-def _begin(file: IO[bytes], schema: Schema, rows: _Rows, checks: int) -> tuple[dict[str, int], int]:
-    """Writes everything except elements and a number of checksums; returns the offsets of both."""
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Offsets in a segment of what is written later.
+
+    Attributes:
+        starts: The elements of each field.
+        sums: The checksums.
+        statistics: The statistics; None without any.
+    """
+
+    starts: Mapping[str, int]
+    sums: int
+    statistics: int | None
+
+
+def _begin(file: IO[bytes], schema: Schema, rows: _Rows, checks: int) -> _Places:
+    """Writes everything except elements, a number of checksums, and statistics."""
     import pyarrow as pa  # imported when used: takes 60 ms, and only writing needs it
 
     many = len(rows.boxes)
@@ -293,6 +332,13 @@ def _begin(file: IO[bytes], schema: Schema, rows: _Rows, checks: int) -> tuple[d
     each = np.full(many, checks // max(1, many), np.int64)
     sums = _list(pa.uint32(), each, bodies[-1])
     columns.append((pa.field(SUMS, sums.type), sums))
+    has_statistics = rows.format == DENSE and many > 0
+    if has_statistics:
+        width = RECORD.itemsize * len(schema.fields)
+        bodies.append(room(many * width))
+        kind = pa.binary(width)
+        column = pa.FixedSizeBinaryArray.from_buffers(kind, many, [None, bodies[-1]])
+        columns.append((pa.field(STATISTICS, kind), column))
     sink = Holes(file, bodies)
     options = pa.ipc.IpcWriteOptions(allow_64bit=True)
     arrow_schema = pa.schema([f for f, _ in columns])
@@ -300,9 +346,10 @@ def _begin(file: IO[bytes], schema: Schema, rows: _Rows, checks: int) -> tuple[d
         batch = pa.RecordBatch.from_arrays([c for _, c in columns], schema=arrow_schema)
         writer.write_batch(batch)
     file.flush()
-    starts = [sink.starts.get(b.address, 0) for b in bodies]
-    names = [f.name for f in schema.fields]
-    return dict(zip(names, starts[:-1], strict=True)), starts[-1]
+    places = [sink.starts.get(b.address, 0) for b in bodies]
+    starts = {f.name: at for f, at in zip(schema.fields, places, strict=False)}
+    fields = len(schema.fields)
+    return _Places(starts, places[fields], places[-1] if has_statistics else None)
 
 
 def _column(element: pa.DataType, rows: _Rows, sizes: np.ndarray, body: pa.Buffer) -> pa.Array:
@@ -349,15 +396,37 @@ def _fetched(schema: Schema, fields: Fields) -> Iterator[Fields]:
         yield fields.part(names, box)
 
 
-def _ordered(array: np.ndarray) -> Iterator[memoryview]:
-    """An array's bytes in C order; an array in another order is copied in slabs."""
+def _slabs(arrays: Mapping[str, np.ndarray], flags: np.ndarray | None) -> Iterator[Slab]:
+    """The bytes of fields in C order.
+
+    Args:
+        arrays: The fields.
+        flags: The flags of the existing keys; ignored for fields that repeat along another axis.
+    """
+    for name, array in arrays.items():
+        counted = flags is not None and flags.shape == array.shape and not is_flag(name)
+        for data, present in _ordered(array, flags if counted else None):
+            yield name, data, present
+
+
+def _ordered(
+    array: np.ndarray, flags: np.ndarray | None
+) -> Iterator[tuple[memoryview, np.ndarray | None]]:
+    """An array's bytes in C order, and the flags of the same shape, along one axis.
+
+    An array in another order is copied in slabs.
+    """
     if array.flags.c_contiguous or array.nbytes <= SLAB:
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         data = stored.reshape(-1).view(np.uint8).data
-        for at in range(0, len(data), SLAB):
-            yield data[at : at + SLAB]
+        present = None if flags is None else flags.reshape(-1)
+        many = SLAB // array.itemsize
+        for n, at in enumerate(range(0, len(data), SLAB)):
+            some = None if present is None else present[n * many : (n + 1) * many]
+            yield data[at : at + SLAB], some
         return
     axis = next(n for n, extent in enumerate(array.shape) if extent > 1)
     step = max(1, SLAB // (array.itemsize * prod(array.shape[axis + 1 :])))
     for at in range(0, array.shape[axis], step):
-        yield from _ordered(array[(slice(None),) * axis + (slice(at, at + step),)])
+        where = (slice(None),) * axis + (slice(at, at + step),)
+        yield from _ordered(array[where], None if flags is None else flags[where])

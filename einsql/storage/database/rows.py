@@ -20,7 +20,7 @@ from einsql.storage.objects import Definition, Object, Tensor
 if TYPE_CHECKING:
     import duckdb
 
-FORMAT = 2
+FORMAT = 3
 """Format number of the catalog and of segments; a new number needs a migration."""
 _INDEXED = 2
 """The first format with a tile index."""
@@ -158,7 +158,8 @@ def identity_of(
         )
     if version < FORMAT and not read_only:
         con.execute("BEGIN TRANSACTION")
-        _add_tiles(con.execute, home)
+        if version < _INDEXED:
+            _add_tiles(con.execute, home)
         con.execute(f"UPDATE {home}.format SET version = ?", [FORMAT])
         con.execute("COMMIT")
     return identity

@@ -19,6 +19,7 @@ from einsql.storage.database.checks import checksums
 from einsql.storage.database.layout import Part, Segment
 from einsql.storage.database.payload import frame_of
 from einsql.storage.database.tile_grid import TileGrid
+from einsql.storage.database.tile_statistics import RECORD
 from einsql.storage.database.units import Units, box_text, unit_text, units_of
 from einsql.storage.files.regular_files import open_regular
 
@@ -163,6 +164,18 @@ class SegmentFile:
         """Whether all units of all fields are known to be right."""
         parts = len(self.segment.parts)
         return len(self._known) == parts and all(bool(k.all()) for k in self._known.values())
+
+    @property
+    def statistics(self) -> np.ndarray | None:
+        """The statistics of each field in each row, (rows, fields); None without any.
+
+        Mapping the file has verified them.
+        """
+        at = self.segment.statistics
+        if at is None:
+            return None
+        shape = (self.segment.rows, len(self.segment.parts))
+        return np.ndarray(shape, RECORD, self.memory, at)
 
     @property
     def _sums(self) -> np.ndarray:
