@@ -42,12 +42,11 @@ def test_a_packed_tile_has_the_announced_size(stored: int) -> None:
     structure = Compressed((11, 7), starts, (at % 7).astype(np.int32), at)
     values = {"a": rng.random(stored), "b": rng.random(stored) > 0.5}
     dtypes = {"a": np.dtype(np.float64), "b": np.dtype(np.bool_)}
-    for fill in (None, 0, 2.5, True):
-        buffer = packed(Elements(structure, values, fill), dtypes)
+    for fills in (None, {"a": np.array(2.5), "b": np.array(True)}):
+        buffer = packed(Elements(structure, values, fills), dtypes)
         assert len(buffer) == packed_bytes(11, 7, stored, 9)
         back = unpacked(buffer, (11, 7), dtypes)
-        assert back.fill == fill
-        assert type(back.fill) is type(fill)
+        assert back.fills == fills
         assert np.array_equal(back.structure.starts, starts)
         assert np.array_equal(back.structure.columns, structure.columns)
         assert all(np.array_equal(back.values_by_name[n], a) for n, a in values.items())

@@ -88,7 +88,7 @@ class Elements(Mapping[str, np.ndarray], Sparse):
         s = self.structure
         structure = Compressed(s.shape, change(s.starts), change(s.columns), s.values)
         values = {name: change(a) for name, a in self.values_by_name.items()}
-        return Elements(structure.of(structure.columns), values, self.fill)
+        return Elements(structure.of(structure.columns), values, self.fills)
 
     def narrowed(self, spans: tuple[slice, slice]) -> Elements:
         """The elements over a part of the keys."""

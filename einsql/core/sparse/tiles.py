@@ -9,11 +9,10 @@ import numpy as np
 
 from einsql.core.schema import PRESENT, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed, Fill, Sparse, index_type, sorted_matrix, sparse_of
+from einsql.core.sparse.matrix import Compressed, Sparse, index_type, sorted_matrix, sparse_of
 
-HEADER = 32
-"""Bytes of a packed tile before its arrays: the number of elements, and the value of other keys."""
-_NO_FILL, _TRUE_OR_FALSE, _INTEGER, _FLOAT = range(4)
+_COUNTS = 16
+"""Bytes of a packed tile before its fills: the number of elements, and whether there are fills."""
 
 Origin = tuple[int, int]
 """The position of a tile's first keys within another tile."""
@@ -27,7 +26,7 @@ def elements_of(fields: Sparse) -> Elements:
     matrix = fields.taken()
     names = [name for name in fields.names if name != PRESENT]
     if not fields.turned and matrix.increases:
-        return Elements(matrix, {n: fields.taken(n).values for n in names}, fields.fill)
+        return Elements(matrix, {n: fields.taken(n).values for n in names}, fields.fills)
     numbers = np.arange(matrix.stored)
     if fields.turned:
         from scipy.sparse import csr_array  # takes 0.2 s, and few statements need it
@@ -37,7 +36,7 @@ def elements_of(fields: Sparse) -> Elements:
     else:
         ordered, _ = sorted_matrix(matrix.shape, matrix.rows, matrix.columns)
     values = {n: fields.taken(n).values[ordered.values] for n in names}
-    return Elements(ordered.of(ordered.columns), values, fields.fill)
+    return Elements(ordered.of(ordered.columns), values, fields.fills)
 
 
 def present_elements(arrays: Mapping[str, np.ndarray]) -> Elements:
@@ -91,7 +90,10 @@ def renamed_tile(
     if not isinstance(fields, Elements):
         return {new: fields[old] for new, old in names.items()}
     values = {new: fields.values_by_name[old] for new, old in names.items() if old != PRESENT}
-    return Elements(fields.structure, values, fields.fill)
+    fills = fields.fills
+    if fills is not None:
+        fills = {new: fills[old] for new, old in names.items() if old != PRESENT}
+    return Elements(fields.structure, values, fills)
 
 
 def dtypes_of(schema: Schema) -> dict[str, np.dtype]:
@@ -122,7 +124,7 @@ def assembled(pieces: Sequence[tuple[Origin, Elements]], shape: tuple[int, int])
         n: np.concatenate([e.values_by_name[n] for _, e in pieces])[structure.values]
         for n in first.values_by_name
     }
-    return Elements(structure.of(structure.columns), values, first.fill)
+    return Elements(structure.of(structure.columns), values, first.fills)
 
 
 # ---- tiles as bytes
@@ -138,7 +140,12 @@ def packed_bytes(rows: int, columns: int, stored: int, width: int) -> int:
         width: Bytes of the values of an element.
     """
     index = index_type(stored, rows, columns).itemsize
-    return HEADER + index * (min(rows + 1, stored) + stored) + width * stored
+    return _header_bytes(width) + index * (min(rows + 1, stored) + stored) + width * stored
+
+
+def _header_bytes(width: int) -> int:
+    """The size of the counts and of the values of other keys, whose arrays are aligned behind."""
+    return _COUNTS + -(-width // 8) * 8
 
 
 def packed(tile: Elements, dtypes: Mapping[str, np.dtype]) -> np.ndarray:
@@ -159,9 +166,11 @@ def packed(tile: Elements, dtypes: Mapping[str, np.dtype]) -> np.ndarray:
         firsts.astype(kind, copy=False),
         structure.columns.astype(kind, copy=False),
     ]
-    header = np.zeros(HEADER // 8, np.int64)
-    header[0] = structure.stored
-    header[1], header[2:3] = _encoded(tile.fill)
+    header = np.zeros(_header_bytes(sum(d.itemsize for d in dtypes.values())), np.uint8)
+    header[:_COUNTS].view(np.int64)[:] = structure.stored, tile.filled
+    if tile.filled:
+        fills = b"".join(tile.fill(n).astype(d).tobytes() for n, d in dtypes.items())
+        header[_COUNTS : _COUNTS + len(fills)] = np.frombuffer(fills, np.uint8)
     parts = [header, *sorted(arrays, key=lambda a: -a.itemsize)]
     return np.concatenate([np.ascontiguousarray(a).view(np.uint8).reshape(-1) for a in parts])
 
@@ -176,14 +185,20 @@ def unpacked(
         shape: The numbers of values of both keys.
         dtypes: The type of each value, in the order of the bytes.
     """
-    stored, fill_kind = buffer[:16].view(np.int64).tolist()
-    fill = _decoded(fill_kind, buffer[16:24])
+    stored, is_filled = buffer[:_COUNTS].view(np.int64).tolist()
+    fills: dict[str, np.ndarray] = {}
+    at = _COUNTS
+    for name, dtype in dtypes.items():
+        fills[name] = np.frombuffer(buffer[at : at + dtype.itemsize].tobytes(), dtype)[0:1].reshape(
+            ()
+        )
+        at += dtype.itemsize
     kind = index_type(stored, *shape)
     by_element = stored < shape[0] + 1
     sizes = [(dtype, stored) for dtype in dtypes.values()]
     sizes += [(kind, stored if by_element else shape[0] + 1), (kind, stored)]
     arrays: dict[int, np.ndarray] = {}
-    at = HEADER
+    at = _header_bytes(at - _COUNTS)
     for n in sorted(range(len(sizes)), key=lambda n: -sizes[n][0].itemsize):
         dtype, count = sizes[n]
         arrays[n] = buffer[at : at + count * dtype.itemsize].view(dtype)
@@ -194,23 +209,6 @@ def unpacked(
         starts = np.zeros(shape[0] + 1, kind)
         np.cumsum(counts, out=starts[1:])
     structure = Compressed(shape, starts, columns, columns)
-    return Elements(structure, {name: arrays[n] for n, name in enumerate(dtypes)}, fill)
-
-
-def _encoded(fill: Fill) -> tuple[int, np.ndarray]:
-    if fill is None:
-        return _NO_FILL, np.zeros(1, np.int64)
-    if isinstance(fill, bool):
-        return _TRUE_OR_FALSE, np.array([fill], np.int64)
-    if isinstance(fill, int):
-        return _INTEGER, np.array([fill], np.int64)
-    return _FLOAT, np.array([fill], np.float64).view(np.int64)
-
-
-def _decoded(kind: int, value: np.ndarray) -> Fill:
-    if kind == _NO_FILL:
-        return None
-    if kind == _FLOAT:
-        return float(value.view(np.float64)[0])
-    number = int(value.view(np.int64)[0])
-    return bool(number) if kind == _TRUE_OR_FALSE else number
+    return Elements(
+        structure, {name: arrays[n] for n, name in enumerate(dtypes)}, fills if is_filled else None
+    )
