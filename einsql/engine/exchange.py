@@ -27,13 +27,15 @@ from einsql.core.sparse.tiles import (
     renamed_tile,
 )
 from einsql.engine.routes import Moves, completing, gathering
+from einsql.engine.sparse.selected_exchange import SelectedExchange
+from einsql.engine.sparse.stored_elements import SizedExchange, StoredTotal
 from einsql.engine.step import Measure
-from einsql.engine.stored_elements import SizedExchange, StoredTotal
 from einsql.engine.transport import Arrays, Cut, PostedExchange, Transport
 from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Program, View
+from einsql.optimizer.placement.select_elements import mark
 
 Held = dict[int, Arrays]
 """Fields of the tiles at owned sites, by the tile's number; a sparse tile is an `Elements`."""
@@ -146,6 +148,8 @@ class Moving:
             does = self._exchanging[number] = self._does(number, step, transport)
         if self._program.relation(base).sparse:
             return self._post_sparse(number, step, tiles_of, transport)
+        if step.selection is not None:
+            return self._post_selected(number, step, tiles_of, transport)
         taken: Held = {t.tile: t.fields(tiles_of) for t in does.taken}
         wanted: dict[int, dict[str, np.ndarray]] = {n: {} for n in does.gathered}
         moves = self.gathering(number, step)
@@ -202,6 +206,45 @@ class Moving:
             return done
 
         return Exchanged(tiles, None if sized is None else sized.flight)
+
+    def _post_selected(
+        self, number: int, step: Exchange, tiles_of: Mapping[int, Held], transport: Transport
+    ) -> Exchanged:
+        """Starts an exchange of the elements that sparse tiles join."""
+        assert step.selection is not None
+        base, moves, does = step.sources[0], self.gathering(number, step), self._exchanging[number]
+        selecting = SelectedExchange(
+            moves,
+            step.selection.axis,
+            {n: self._needed(step, n, tiles_of) for n in does.gathered},
+            step.tiles,
+            self.share(number, moves, step, tiles_of),
+            transport,
+        )
+
+        def tiles() -> Held:
+            wanted: dict[int, dict[str, np.ndarray]] = {n: {} for n in does.gathered}
+            for n in does.gathered:
+                for name, array in self.nothing(base, step.tiles.areas[n]).items():
+                    array[...] = 0
+                    wanted[n][name] = array
+            for n, index, arrays in selecting.pieces():
+                for name, a in arrays.items():
+                    wanted[int(moves.need[n])][name][index] = a
+            return {t.tile: t.fields(tiles_of) for t in does.taken} | wanted
+
+        return Exchanged(tiles, selecting.flight)
+
+    def _needed(self, step: Exchange, tile: int, tiles_of: Mapping[int, Held]) -> np.ndarray:
+        """Returns flags of the needed elements of a tile along the axis of its selection."""
+        assert step.selection is not None
+        lo, hi = step.tiles.areas[tile, step.selection.axis].tolist()
+        flags = np.zeros(hi - lo, np.bool_)
+        for source, number, key in step.selection.by[tile]:
+            first = int(self._program.steps[source].tiles.areas[number, key, 0])
+            structure = as_elements(tiles_of[source][number]).structure
+            mark(flags, lo, structure.occupied(key), first)
+        return flags
 
     def _does(self, number: int, step: Exchange, transport: Transport) -> _Exchanging:
         own = self.owned(number, step.tiles, transport)

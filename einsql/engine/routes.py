@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsql.core.boxes import common, extents, volumes
+from einsql.core.boxes import extents
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.transport import Routes
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete
 from einsql.ir.spmd.reduce_tree import rounds
+from einsql.ir.tile_transfers import pieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +32,7 @@ class Moves:
 
 
 def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema: Schema) -> Moves:
-    """Computes the pieces from which tiles are assembled.
-
-    Each group of sites serves its own needs; a site with a copy asks no other site.
+    """Computes the transfers of the pieces from which tiles are assembled; see `pieces`.
 
     Args:
         have: Complete tiles, disjoint except for copies.
@@ -42,41 +41,11 @@ def gathering(have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema
         sites: The number of sites.
         schema: Keys and fields of the relation.
     """
-    overlaps: list[tuple[int, np.ndarray, np.ndarray]] = []
-    for n, (area, candidates) in enumerate(
-        zip(have.areas, _same_key(have, need, gathered), strict=True)
-    ):
-        copy, tile = divmod(n, have.once)
-        targets = need.sites[candidates]
-        shared = common(area, need.areas[candidates])
-        meeting = volumes(shared) > 0
-        if have.copies > 1:
-            holders = have.sites[tile :: have.once]
-            has = holders[:, None] == targets
-            asked = np.where(has.any(axis=0), has.argmax(axis=0), targets * have.copies // sites)
-            meeting &= asked == copy
-        at = np.flatnonzero(meeting)
-        overlaps.append((n, candidates[at], shared[at]))
-    counts = [len(at) for _, at, _ in overlaps]
-    source = np.repeat(np.arange(len(overlaps)), counts)
-    target = np.concatenate([at for _, at, _ in overlaps]) if overlaps else gathered
-    boxes = np.concatenate([b for _, _, b in overlaps]) if overlaps else need.areas[gathered]
+    source, target, boxes = pieces(have, need, gathered, sites)
     cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)
-    pieces = np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
-    routes = _routes(have.sites[source], need.sites[target], boxes, schema, pieces)
+    numbers = np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
+    routes = _routes(have.sites[source], need.sites[target], boxes, schema, numbers)
     return Moves(routes, source, target, boxes)
-
-
-def _same_key(have: Tiles, need: Tiles, gathered: np.ndarray) -> list[np.ndarray]:
-    """Returns, for each tile, the needed tiles with the same key; all of them without keys."""
-    if have.keyed == 0 or not len(gathered):
-        return [gathered] * len(have.sites)
-    keys = [t.boxes[:, : t.keyed, 0] for t in (have, need)]
-    codes = np.unique(np.concatenate([keys[0], keys[1][gathered]]), axis=0, return_inverse=True)[1]
-    own, wanted = np.split(codes.reshape(-1), [len(have.sites)])
-    order = np.argsort(wanted, kind="stable")
-    ends = (np.searchsorted(wanted[order], own, side) for side in ("left", "right"))
-    return [gathered[order[lo:hi]] for lo, hi in zip(*ends, strict=True)]
 
 
 def completing(partial: Tiles, step: Complete, schema: Schema) -> list[Moves]:

@@ -9,12 +9,13 @@ import numpy as np
 from einsql.core.boxes import extents
 from einsql.core.records import dataclass
 from einsql.core.schema import is_flag
+from einsql.core.sparse.matrix import sparse_of
 from einsql.core.sparse.tiles import as_elements
 from einsql.engine.step import Arrays, Compile, Runner, Tick
 from einsql.engine.straight_segments import LIGHT
 from einsql.ir.einsum.cells import cell_node, sized
 from einsql.ir.einsum.flops import flops_at_point
-from einsql.ir.einsum.graph import FALSE, EinSum, exprs
+from einsql.ir.einsum.graph import FALSE, EinSum, exprs, stored_operands
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.einsum.points import cell_work
 from einsql.ir.functions import REDUCTIONS
@@ -29,13 +30,25 @@ class Cell:
         runner: Runs the cell.
         site: The site of the cell.
         sources: The step of each operand's tile, and the tile's number.
-        flops: The number of scalar operations.
+        flops: The number of scalar operations if all points exist.
+        driving: The operands whose absent elements make no point exist.
     """
 
     runner: Runner
     site: int
     sources: tuple[tuple[int, int], ...]
     flops: int
+    driving: tuple[int, ...] = ()
+
+    def flops_on(self, operands: Sequence[Arrays]) -> int:
+        """The number of scalar operations, expected for joins of sparse operands."""
+        flops: float = self.flops
+        for n in self.driving:
+            few = sparse_of(operands[n])
+            if few is not None:
+                rows, columns = few.matrix.shape
+                flops *= few.matrix.stored / max(1, rows * columns)
+        return round(flops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +134,8 @@ class Cells:
             flops = points * flops_at_point(step.node)
             if not step.is_template:
                 flops = int(cell_work(step.node, step.labels, step.cells[n : n + 1])[1][0])
-            compiled = self._cells[number, n] = Cell(runner, int(step.sites[n]), sources, flops)
+            site, driving = int(step.sites[n]), stored_operands(step.node)
+            compiled = self._cells[number, n] = Cell(runner, site, sources, flops, driving)
         return compiled
 
     def runner(

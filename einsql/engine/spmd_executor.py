@@ -22,8 +22,8 @@ from einsql.engine.routed.steps import RoutedSteps
 from einsql.engine.running import Loading, Resident, Running
 from einsql.engine.single_readers import merged_on_arrival, nested_steps
 from einsql.engine.site_cells import Cell, Cells
+from einsql.engine.sparse.stored_elements import sparse_tile, whole_of
 from einsql.engine.step import Arrays, Compile, GraphExecutor, Measure, Runner, StepMeasure, Tick
-from einsql.engine.stored_elements import sparse_tile, whole_of
 from einsql.engine.straight_segments import Segment, Work, segments
 from einsql.engine.streamed_tiles import streamed_tiles
 from einsql.engine.streaming_exchange import (
@@ -377,7 +377,7 @@ class SiteProgram(GraphExecutor):
         start = time.perf_counter()
         fields = cell.runner(operands, lambda done: tick(number / len(self.program.steps)))
         measure.seconds[cell.site] += time.perf_counter() - start
-        measure.flops[cell.site] += cell.flops
+        measure.flops[cell.site] += cell.flops_on(operands)
         return fields
 
     def _run_fused(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from einsql.core.records import dataclass
 from einsql.engine.step import Measure
@@ -17,9 +17,9 @@ from einsql.explain.operations import (
 )
 from einsql.explain.report import SiteReport
 from einsql.explain.sharded_notation import sharded_notation
+from einsql.ir.einsum.density import density
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state
-from einsql.ir.einsum.points import cell_work
 from einsql.ir.einsum.printer import format_node
 from einsql.ir.einsum.reasons import why_masked
 from einsql.ir.layout import Mesh
@@ -36,7 +36,7 @@ from einsql.ir.spmd.program import (
 from einsql.kernels.vectorized import views
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.placement.traffic import completing
-from einsql.optimizer.simulation.prediction import Prediction
+from einsql.optimizer.simulation.prediction import Prediction, cell_flops
 from einsql.optimizer.simulation.tra_cost import tra_costs
 
 MOST_CELLS = 64
@@ -45,6 +45,8 @@ MOST_CELLS = 64
 
 ESTIMATED = "bytes of rows are estimated: all values of {} are chosen equally often"
 """Why the bytes of an operation are not those of a run."""
+EXPECTED = "bytes of a sparse result are estimated: {:.2g} of its keys have an element"
+"""The same for results whose number of elements is found by the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def operation_reports(
                 bytes_sent=sum(s.nbytes for s in _moving(operation.steps, placed))
                 + (0 if rows is None else rows.nbytes),
                 tra_cost=sum(costs[n] for n in operation.steps),
-                flops=_flops(local),
+                flops=_flops(local, placed),
                 seconds=sum(predicted.seconds[s] for s in operation.steps),
                 memory=predicted.cells[operation.number],
                 measured=measured,
@@ -170,11 +172,12 @@ def operation_reports(
                 ),
                 keys=node.keys,
                 reads=_reads(operation, placed, names_read),
-                bytes=node.schema.size * tuple_bytes(node),
+                bytes=round(node.schema.size * tuple_bytes(node)),
                 cells=local.sites.tolist() if len(local.sites) <= MOST_CELLS else None,
                 reasons=[
                     *([] if mask is None else [mask.text(names)]),
                     *([] if rows is None else [ESTIMATED.format(rows.blocks.routing.label)]),
+                    *(_sparse_moves(operation, placed)),
                 ],
             )
         )
@@ -250,15 +253,25 @@ def _placements(local: Local) -> Placements:
     )
 
 
+def _sparse_moves(operation: Operation, placed: Program) -> Iterator[str]:
+    """Yields the remark on moves of sparse results, whose number of elements is not known."""
+    for n in operation.steps:
+        step, relation = placed.steps[n], placed.relation(n)
+        moves = isinstance(step, Exchange | Complete) and step.nbytes > 0
+        if moves and relation.sparse and isinstance(relation, EinSum):
+            yield EXPECTED.format(density(relation))
+            return
+
+
 def _kind(node: EinSum) -> Kind:
     if node.is_elementwise or not node.reduced:
         return "map"
     return "contraction" if len(node.operands) > 1 else "reduction"
 
 
-def _flops(local: Local) -> int:
+def _flops(local: Local, placed: Program) -> int:
     """The operations of a step, of which copies count once."""
-    _, flops = cell_work(local.node, local.labels, local.cells)
+    flops = cell_flops(local, placed)
     return int(flops[: len(flops) // local.tiles.copies].sum())
 
 
@@ -289,7 +302,7 @@ def site_reports(
     total = [0] * placed.sites
     for operation in operations:
         local = operation.local
-        _, flops = cell_work(local.node, local.labels, local.cells)
+        flops = cell_flops(local, placed)
         for site, work in zip(local.sites.tolist(), flops.tolist(), strict=True):
             total[site] += work
     for step in placed.steps:

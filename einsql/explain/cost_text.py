@@ -58,7 +58,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
 
 def _totals(report: GraphReport) -> list[str]:
     total, measured = report.total, report.measured
-    about = "about " if any(map(_blocks, report.nodes)) else ""
+    about = "about " if any(_blocks(n) or _is_expected(n) for n in report.nodes) else ""
     lines = [
         f"-- {plural(report.sites, 'site')}, strategy {report.strategy}, cost {report.cost}",
         *([] if report.plan_file is None else [f"plan       {report.plan_file}"]),
@@ -99,6 +99,11 @@ def _row(node: OperationReport) -> list[str]:
     if node.measured is not None:
         columns += [duration(node.measured.seconds), data_size(node.measured.bytes_sent or 0)]
     return columns
+
+
+def _is_expected(node: OperationReport) -> bool:
+    """Whether the bytes of an operation follow from the number of elements of a sparse result."""
+    return any(reason.startswith("bytes of a sparse result") for reason in node.reasons)
 
 
 def _blocks(node: OperationReport) -> list[tuple[str, int]]:

@@ -147,7 +147,7 @@ def _input(node: Input) -> InputReport:
         id=node.name,
         keys={k.name: (k.lo, k.hi) for k in node.schema.keys},
         values={f.name: f.dtype.value for f in node.schema.values},
-        bytes=node.schema.size * tuple_bytes(node),
+        bytes=round(node.schema.size * tuple_bytes(node)),
     )
 
 

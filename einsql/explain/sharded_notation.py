@@ -70,7 +70,7 @@ def _moved(
         return
     source, target = both
     shape = extents(enclosing(before.boxes)).tolist()
-    width = tuple_bytes(placed.relation(step))
+    width = round(tuple_bytes(placed.relation(step)))
     collectives: list[CollectiveReport] = []
     if sum(a != b for a, b in zip(source.placed, target.placed, strict=True)) <= MOST_CHANGED:
         collectives = [

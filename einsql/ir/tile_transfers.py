@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from einsql.core.boxes import common_volumes
+from einsql.core.boxes import common, common_volumes, volumes
 from einsql.ir.layout import Tiles
 
 
@@ -63,6 +63,57 @@ def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
         at_hand[new, 0], at_hand[new, 1] = n, holder[new]
     moved = (need.volumes - present)[at_hand[:, 0] < 0].sum()
     return int(moved), at_hand
+
+
+def pieces(
+    have: Tiles, need: Tiles, gathered: np.ndarray, sites: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The pieces from which needed tiles are assembled.
+
+    Each group of sites serves its own needs; a site with a copy asks no other site.
+
+    Args:
+        have: Complete tiles, disjoint except for copies.
+        need: The tiles that are needed.
+        gathered: The numbers of the needed tiles that are assembled.
+        sites: The number of sites.
+
+    Returns:
+        For each piece the tile from which it is cut, int64 (pieces,), the tile of which it becomes
+        a part, int64 (pieces,), and its keys along the axes of the arrays, int64 (pieces, axes, 2).
+    """
+    overlaps: list[tuple[np.ndarray, np.ndarray]] = []
+    for n, (area, candidates) in enumerate(
+        zip(have.areas, _same_key(have, need, gathered), strict=True)
+    ):
+        copy, tile = divmod(n, have.once)
+        targets = need.sites[candidates]
+        shared = common(area, need.areas[candidates])
+        meeting = volumes(shared) > 0
+        if have.copies > 1:
+            holders = have.sites[tile :: have.once]
+            has = holders[:, None] == targets
+            asked = np.where(has.any(axis=0), has.argmax(axis=0), targets * have.copies // sites)
+            meeting &= asked == copy
+        at = np.flatnonzero(meeting)
+        overlaps.append((candidates[at], shared[at]))
+    source = np.repeat(np.arange(len(overlaps)), [len(at) for at, _ in overlaps])
+    if not overlaps:
+        return source, gathered, need.areas[gathered]
+    target = np.concatenate([at for at, _ in overlaps])
+    return source, target, np.concatenate([b for _, b in overlaps])
+
+
+def _same_key(have: Tiles, need: Tiles, gathered: np.ndarray) -> list[np.ndarray]:
+    """Returns, for each tile, the needed tiles with the same key; all of them without keys."""
+    if have.keyed == 0 or not len(gathered):
+        return [gathered] * len(have.sites)
+    keys = [t.boxes[:, : t.keyed, 0] for t in (have, need)]
+    codes = np.unique(np.concatenate([keys[0], keys[1][gathered]]), axis=0, return_inverse=True)[1]
+    own, wanted = np.split(codes.reshape(-1), [len(have.sites)])
+    order = np.argsort(wanted, kind="stable")
+    ends = (np.searchsorted(wanted[order], own, side) for side in ("left", "right"))
+    return [gathered[order[lo:hi]] for lo, hi in zip(*ends, strict=True)]
 
 
 def same(a: Tiles, b: Tiles) -> bool:

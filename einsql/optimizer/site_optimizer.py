@@ -22,7 +22,7 @@ import numpy as np
 
 from einsql.core.machine import Machine
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import EinSum, Roots
+from einsql.ir.einsum.graph import EinSum, Input, Roots, walk
 from einsql.ir.einsum.routing import routed_groups
 from einsql.ir.remembered import remembering
 from einsql.ir.spmd.program import Program
@@ -48,6 +48,7 @@ from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
 from einsql.optimizer.placement.placement import place
 from einsql.optimizer.placement.ring_order import by_rounds, posted
+from einsql.optimizer.placement.select_elements import selected
 from einsql.optimizer.simulation.prediction import predict
 
 MOST_PLACED = 3
@@ -159,6 +160,17 @@ class _Sited:
         self._roots, self._groups, self.cut = roots, groups, cut
         self.placed = place(*roots, cut=cut)
         self._seconds: float | None = None
+        self._counts_elements = any(
+            isinstance(n, Input) and n.pattern is not None for n in walk(*roots)
+        )
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that cross sites; of sparse tensors those of the elements that the program sends.
+
+        A placement moves tiles of keys, and the program of dense tensors sends exactly these.
+        """
+        return self.program.bytes_sent if self._counts_elements else self.placed.bytes_sent
 
     @cached_property
     def plan(self) -> PhysicalPlan:
@@ -168,9 +180,8 @@ class _Sited:
     @cached_property
     def program(self) -> Program:
         """The program of the sites, with fused groups."""
-        return posted(
-            joined(by_rounds(graph_program(self.plan)), self._groups, routed_groups(self._roots))
-        )
+        program = by_rounds(graph_program(self.plan))
+        return selected(posted(joined(program, self._groups, routed_groups(self._roots))))
 
     def seconds(self, machine: Machine) -> float:
         """The predicted seconds of the program."""
@@ -243,11 +254,11 @@ class _Improving:
 
     def _is_free_of_cost(self) -> bool:
         """True if no other plan can cost less."""
-        return isinstance(self.objective, SentBytes) and self.best.placed.bytes_sent == 0
+        return isinstance(self.objective, SentBytes) and self.best.bytes_sent == 0
 
     def apply_rules(self) -> None:
         """Places the cheapest alternatives, and keeps those that are cheaper."""
-        if self.best.placed.bytes_sent == 0:
+        if self.best.bytes_sent == 0:
             return
         count = min(MOST_PLACED, MOST_OPERATIONS // len(self.best.placed.choices))
         for alternative in sorted(self._products(), key=_rank)[: max(1, count)]:
@@ -276,7 +287,7 @@ class _Improving:
             schedules[n] = Schedule(alternative.vector)
             self._follow(n, schedules)
         after = self._sited(schedules)
-        if after.placed.bytes_sent >= before.placed.bytes_sent:
+        if after.bytes_sent >= before.bytes_sent:
             return  # the rules are about moves, and a prediction takes longer than a placement
         if alternative.exact or self._measure(after) < self._measure(before):
             self.best = after
@@ -287,8 +298,8 @@ class _Improving:
                     tuple(self.problem.vertices[n].name for n in alternative.vertices),
                     dict(zip(v.labels, old.tolist(), strict=True)),
                     dict(zip(v.labels, alternative.vector.tolist(), strict=True)),
-                    before.placed.bytes_sent,
-                    after.placed.bytes_sent,
+                    before.bytes_sent,
+                    after.bytes_sent,
                 )
             )
 
@@ -336,7 +347,7 @@ class _Improving:
 
         It is EinDecomp's floats, or seconds or bytes of the placed program.
         """
-        nbytes = sited.placed.bytes_sent
+        nbytes = sited.bytes_sent
         if isinstance(self.objective, Seconds):
             return sited.seconds(self.objective.machine), nbytes
         if isinstance(self.objective, SentBytes):

@@ -35,6 +35,7 @@ from einsql.planner.stored_inputs import (
     boxes_read,
     idle_reason,
     parts_input,
+    pattern_of,
     stored_input,
     sum_of_parts,
 )
@@ -217,7 +218,8 @@ class BinderCatalog:
     def _read_array(self, known: Stored, dependency: FileDependency | ScopeDependency) -> Relation:
         """Returns the relation of a file or of an array in the caller's scope."""
         sites, sparse = known.fields.tiles_over(self.sites), known.fields.is_sparse
-        node = Input(dependency.name, known.schema, lies=sites, sparse=sparse)
+        pattern = pattern_of(known.fields, self.sites)
+        node = Input(dependency.name, known.schema, lies=sites, sparse=sparse, pattern=pattern)
         schema = known.schema
         columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
         return self._relation(node, dependency, known.fields, columns)

@@ -9,8 +9,11 @@ import numpy as np
 
 from einsql.core.lazy_module import LazyModule
 from einsql.core.settings import Settings, mesh_text, points
+from einsql.core.sparse.matrix import sparse_of
+from einsql.core.sparse.pattern import Pattern
 from einsql.core.units import plural
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
+from einsql.storage.fields import Fields
 
 if TYPE_CHECKING:
     from einsql.ir import layout as _layout
@@ -39,12 +42,22 @@ def stored_input(name: str, tensor: Tensor, settings: Settings, sites: int) -> I
     """
     relation, partition = tensor.relation, tensor.partition
     tiles, sparse = relation.fields.tiles_over(sites), relation.fields.is_sparse
+    pattern = pattern_of(relation.fields, sites)
     if partition is not None and isinstance(partition, _partition.Parts):
-        return Input(name, relation.schema, partition.numbers, partition.order, tiles, sparse)
+        parts, order = partition.numbers, partition.order
+        return Input(name, relation.schema, parts, order, tiles, sparse, pattern=pattern)
     constant = tiles is not None and partition is None and not tensor.changed
     if tiles is None and partition is not None:
         tiles = declared_tiles(tensor, settings, sites)
-    return Input(name, relation.schema, lies=tiles, sparse=sparse, constant=constant)
+    return Input(
+        name, relation.schema, lies=tiles, sparse=sparse, constant=constant, pattern=pattern
+    )
+
+
+def pattern_of(fields: Fields, sites: int) -> Pattern | None:
+    """The positions of sparse fields' elements, for cuts over several sites; else None."""
+    few = sparse_of(fields) if sites > 1 else None
+    return None if few is None else Pattern(few)
 
 
 def parts_input(name: str, tensor: Tensor, settings: Settings) -> Input:

@@ -103,3 +103,80 @@ def test_declared_tiles_move_as_elements() -> None:
     assert (con.execute(sql).fetch_scipy("csr") != 2 * a).nnz == 0
     sites = con.explain(sql, analyze=True).to_dict()["per_site"]
     assert 0 < sum(site["bytes_sent"] for site in sites) < 100 * a.nnz
+
+
+def skewed_matrix(rows: int = 4000) -> Any:
+    """Rows with very different numbers of elements, as in graphs."""
+    rng = np.random.default_rng(9)
+    at = (rng.pareto(0.5, (2, 6 * rows)) * 4).astype(np.int64)
+    at = at[:, (at < rows).all(axis=0)]
+    values = rng.integers(1, 9, at.shape[1]).astype(np.float64)
+    return sparse.csr_array(sparse.coo_array((values, (at[0], at[1])), shape=(rows, rows)))
+
+
+PRODUCT = "SELECT a.i, SUM(a.val * x.val) AS val FROM a JOIN x ON a.j = x.i GROUP BY a.i"
+
+
+def planned_and_sent(con: Any, sql: str) -> tuple[int, int]:
+    report = con.explain(sql, analyze=True).to_dict()
+    return report["total"]["bytes_sent"], sum(site["bytes_sent"] for site in report["per_site"])
+
+
+def test_a_cut_divides_the_elements_evenly() -> None:
+    matrix = skewed_matrix()
+    con = sited(4, "seconds", a=matrix, x0=np.ones(4000))
+    con.execute("CREATE TENSOR x PARTITION BY (i 4) AS SELECT i, val FROM x0")
+    con.execute("SET strategy = 'data:i'")
+    report = con.explain(PRODUCT, sites=4).to_dict()
+    flops = [site["flops"] for site in report["per_site"]]
+    assert sum(flops) > 3 * matrix.nnz
+    heaviest = 3 * int(np.diff(matrix.indptr).max())  # no cut divides a row
+    assert max(flops) < min(flops) + heaviest + 0.1 * sum(flops)
+    equal = np.add.reduceat(np.diff(matrix.indptr), np.arange(0, 4000, 1000))
+    assert equal.max() > 0.6 * matrix.nnz
+
+
+@pytest.mark.parametrize("strategy", ["data:i", "data:j", "eindecomp"])
+def test_only_elements_that_rows_need_are_sent(strategy: str) -> None:
+    matrix, values = skewed_matrix(), np.random.default_rng(1).integers(1, 99, 4000) * 1.0
+    con = sited(4, a=matrix, x0=values)
+    con.execute("CREATE TENSOR x PARTITION BY (i 4) AS SELECT i, val FROM x0")
+    con.execute(f"SET strategy = '{strategy}'")
+    for sql in (PRODUCT, PRODUCT.replace("a.j = x.i GROUP BY a.i", "a.i = x.i GROUP BY a.i")):
+        planned, sent = planned_and_sent(con, sql)
+        assert planned == sent
+    if strategy == "data:i":
+        complete = 3 * 4000 * 8
+        assert planned_and_sent(con, PRODUCT)[1] < 0.8 * complete
+    for _ in range(3):
+        wanted = matrix @ values
+        rows = con.execute(PRODUCT).fetchall()
+        assert rows == [
+            (i, v) for i, v in enumerate(wanted.tolist()) if matrix.indptr[i + 1] > matrix.indptr[i]
+        ]
+
+
+def test_elements_that_are_not_sent_are_not_read() -> None:
+    """An element beyond the present rows may be infinite; a DEFAULT makes every element count."""
+    matrix, values = skewed_matrix(), np.ones(4000)
+    unread = np.flatnonzero(np.bincount(matrix.indices, minlength=4000) == 0)
+    values[unread] = np.inf
+    con = sited(4, a=matrix, x0=values)
+    con.execute("SET strategy = 'data:i'")
+    con.execute("CREATE TENSOR x PARTITION BY (i 4) AS SELECT i, val FROM x0")
+    assert all(np.isfinite(v) for _, v in con.execute(PRODUCT).fetchall())
+    con.register("a", matrix, dims=("i", "j"), fill=0)
+    assert all(np.isnan(v) for _, v in con.execute(PRODUCT).fetchall())
+
+
+def test_a_plan_stays_right_for_other_elements() -> None:
+    con = sited(4, x0=np.arange(1.0, 4001))
+    con.execute(
+        "SET strategy = 'data:i'; CREATE TENSOR x PARTITION BY (i 4) AS SELECT i, val FROM x0"
+    )
+    for seed in (1, 2):
+        matrix = random_matrix(seed, 9000, 4000)
+        con.register("a", matrix, dims=("i", "j"))
+        wanted = matrix @ np.arange(1.0, 4001)
+        assert dict(con.execute(PRODUCT).fetchall()) == {i: v for i, v in enumerate(wanted) if v}
+        matrix.data[:] = 2.0

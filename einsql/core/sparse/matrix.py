@@ -64,6 +64,14 @@ class Compressed:
         later[firsts[(firsts > 0) & (firsts < self.stored)] - 1] = True
         return bool(later.all())
 
+    def occupied(self, axis: int) -> np.ndarray:
+        """Flags of the rows, or of the columns for axis 1, that have elements."""
+        if axis == 0:
+            return self.counts > 0
+        flags = np.zeros(self.shape[1], np.bool_)
+        flags[self.columns] = True
+        return flags
+
     def of(self, values: np.ndarray) -> Compressed:
         """A matrix with the same structure and other values."""
         return Compressed(self.shape, self.starts, self.columns, values)

@@ -15,9 +15,9 @@ from einsql.engine.exchange import Held, slices
 from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Command, Sent, Slice, Source
 from einsql.engine.ranks.tile_store import nbytes
+from einsql.engine.sparse.stored_elements import sparse_tile
 from einsql.engine.spmd_executor import ALONG
 from einsql.engine.step import Arrays
-from einsql.engine.stored_elements import sparse_tile
 from einsql.ir.einsum.graph import EinSum, Input, Operand
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, Step
@@ -60,6 +60,8 @@ def detached(program: Program) -> Program:
     """Returns a program whose nodes keep only the schemas of their operands."""
 
     def alone(step: Step) -> Step:
+        if isinstance(step, Load):
+            return replace(step, source=replace(step.source, pattern=None))
         if not isinstance(step, Local | Complete):
             return step
         operands = tuple(

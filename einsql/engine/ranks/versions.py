@@ -23,8 +23,8 @@ from einsql.engine.ranks.groups import Lease
 from einsql.engine.ranks.messages import Collect, Command, Kept, Sent
 from einsql.engine.ranks.shipping import Then, covers, sliced
 from einsql.engine.ranks.storage import Holders
+from einsql.engine.sparse.stored_elements import whole_of
 from einsql.engine.step import Arrays
-from einsql.engine.stored_elements import whole_of
 from einsql.errors import OperationalError
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Load

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from einsql.core.dag import producers_first
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.sparse.pattern import Pattern
 from einsql.core.unknowns import spelling
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class Input:
         sparse: Whether its fields may be a `Sparse`, which stores only some elements.
         constant: Whether nothing has changed the tensor since it was made. Ranks keep it in the
             tiles of its readers, besides its own; see `keepable`.
+        pattern: Where a sparse tensor has elements; None at one site, and if it is not known.
     """
 
     name: str
@@ -141,6 +143,7 @@ class Input:
     lies: Tiles | None = None
     sparse: bool = False
     constant: bool = False
+    pattern: Pattern | None = None
 
     @property
     def settled(self) -> bool:

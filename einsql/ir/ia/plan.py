@@ -90,12 +90,14 @@ class Repartition:
         part_dims: The keys that determine the sites as in a shuffle, or the layout of the result.
         also: Other relations with parts of the same tensor. A site takes a block from one of
             them if that has all of the block at the site.
+        nbytes: The bytes that it sends, if they follow from stored elements; None for arrays.
     """
 
     source: Node
     cuts: Cuts | Dims
     part_dims: tuple[int, ...] | Layout
     also: tuple[Node, ...] = ()
+    nbytes: int | None = None
     schema: PhysicalSchema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -330,10 +332,15 @@ def walk(*roots: Node) -> list[Node]:
 
 
 def sends(node: Node) -> int:
-    """The exact number of bytes that cross sites when a node runs; 0 for `Routed`."""
+    """The number of bytes that cross sites when a node runs; 0 for `Routed`.
+
+    It is exact, except for results of sparse operands, whose number of elements is expected.
+    """
     if isinstance(node, Bcast | Shuffle):
         return transferred_bytes(node.source.schema, node.schema)
     if isinstance(node, Repartition):
+        if node.nbytes is not None:
+            return node.nbytes
         source, width = node.source.schema, node.schema.width
         if isinstance(node.part_dims, Layout) and source.parts is None:
             return missing(node.schema, (source, *(v.schema for v in node.also)))[0] * width

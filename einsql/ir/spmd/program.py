@@ -20,6 +20,9 @@ from typing import Literal
 import numpy as np
 
 from einsql.core.records import dataclass
+from einsql.core.schema import PRESENT
+from einsql.core.sparse.matrix import index_type
+from einsql.ir.einsum.density import density
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.einsum.routing import Routing
@@ -75,6 +78,25 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The elements of exchanged tiles that sparse operands of the readers join.
+
+    The other elements of a tile are 0, because no point reads them.
+
+    Attributes:
+        axis: The axis of the tiles along which elements are selected.
+        by: For each needed tile the sparse tiles at its site: their step, number, and the key
+            whose values with elements are needed.
+        sends: int64 (sites, sites), the bytes that each site sends to each other one, flags of the
+            needed elements included, for the elements that were present when it was planned.
+    """
+
+    axis: int
+    by: tuple[tuple[tuple[int, int, int], ...], ...]
+    sends: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
     """Sends tiles of a relation to the sites that need them.
 
@@ -91,6 +113,7 @@ class Exchange:
         collectives: The collectives in order; empty if every tile is local.
         completes: True if the source is a completion and every site that contributed to
             it receives the result: both steps together are one all-reduce.
+        selection: The elements that are sent; None for all of them.
     """
 
     sources: tuple[int, ...]
@@ -98,6 +121,7 @@ class Exchange:
     tiles: Tiles
     collectives: tuple[Collective, ...]
     completes: bool = False
+    selection: Selection | None = None
 
     @property
     def nbytes(self) -> int:
@@ -307,9 +331,19 @@ class Program:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that cross sites, on dense relations; rows that choose blocks are expected."""
+        """Bytes that cross sites; see `is_expected`."""
         moved = sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
         return moved + sum(t.routed.nbytes for t in self.together if t.routed is not None)
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether its bytes are expected: rows choose blocks, or sparse results move."""
+        sparse = (
+            s.nbytes and isinstance(relation_of(self.steps, n), EinSum) and self.relation(n).sparse
+            for n, s in enumerate(self.steps)
+            if isinstance(s, Exchange | Complete)
+        )
+        return any(t.routed is not None for t in self.together) or any(sparse)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -416,11 +450,34 @@ def reordered(program: Program, order: Sequence[int]) -> Program:
     return replace(program, steps=steps, roots=tuple(numbers[n] for n in program.roots))
 
 
-def tuple_bytes(node: Input | EinSum) -> int:
-    """Bytes of one tuple's fields."""
+def tuple_bytes(node: Input | EinSum) -> float:
+    """Bytes of one tuple's fields; of a sparse relation the expected bytes of one key.
+
+    A stored element takes its values and a position.
+    """
+    if node.sparse:
+        return density(node) * element_bytes(node)
     return sum(f.dtype.numpy.itemsize for f in node.schema.fields)
 
 
-def state_bytes(node: EinSum) -> int:
+def tuple_fields(node: Input | EinSum) -> float:
+    """Fields of one tuple; of a sparse relation the expected numbers for each key.
+
+    The position of a stored element counts as one number, as its values do.
+    """
+    return density(node) * len(node.schema.fields)
+
+
+def element_bytes(node: Input | EinSum) -> int:
+    """Bytes of a stored element of a sparse relation: its values, and the value of one key."""
+    return index_type(*node.schema.shape).itemsize + value_bytes(node)
+
+
+def value_bytes(node: Input | EinSum) -> int:
+    """Bytes of the values of a stored element."""
+    return sum(f.dtype.numpy.itemsize for f in node.schema.fields if f.name != PRESENT)
+
+
+def state_bytes(node: EinSum) -> float:
     """Bytes of one tuple of a partial result, including the state for merging."""
     return tuple_bytes(with_state(node))

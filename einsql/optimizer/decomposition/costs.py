@@ -46,7 +46,7 @@ def vertex_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
 
 
 def repartition_floats(
-    shape: Sequence[int], width: int, produced: np.ndarray, consumed: np.ndarray
+    shape: Sequence[int], width: float, produced: np.ndarray, consumed: np.ndarray
 ) -> np.ndarray:
     """Floats moved to change a cut, for every pair of a produced and a consumed cut.
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from einsql.core.boxes import split
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import EinSum, Node
+from einsql.ir.einsum.balance import Balance
+from einsql.ir.einsum.graph import Axis, EinSum, Node
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
 from einsql.optimizer.decomposition.pinned import NO_PINS, Pinned, Pins, with_copies, with_pins
@@ -36,6 +38,7 @@ class Cut:
             strategy computes a result everywhere.
         pinned: The cut and the placement in a plan file; None if a strategy chose the cut.
         blocks: The label of keys that rows choose by a value, with its number of blocks.
+        balances: The labels whose intervals have equally many elements of a sparse tensor.
     """
 
     name: str
@@ -47,6 +50,14 @@ class Cut:
     copies: int = 1
     pinned: Pinned | None = None
     blocks: tuple[tuple[str, int], ...] = ()
+    balances: tuple[tuple[str, Balance], ...] = ()
+
+    def intervals(self, axis: Axis) -> np.ndarray:
+        """The intervals of a free label, int64 (parts, 2)."""
+        parts, balance = self.parts[axis.label], dict(self.balances).get(axis.label)
+        if balance is None or parts == 1:
+            return split(axis.lo, axis.hi, parts)
+        return balance.intervals(axis.lo, axis.hi, parts)
 
     @property
     def calls(self) -> int:
@@ -195,6 +206,7 @@ def _cuts(
             s.copies,
             pins.get(v.name),
             v.routed,
+            v.balances,
         )
         for v, s, f in zip(problem.vertices, schedules, floats, strict=True)
         if v.computes

@@ -18,12 +18,14 @@ from einsql.core.boxes import extents, volumes
 from einsql.core.machine import Effort
 from einsql.core.records import dataclass
 from einsql.ir.einsum.affine import affine_labels
+from einsql.ir.einsum.balance import Balance, balances_of
+from einsql.ir.einsum.density import occupancy
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Value, walk
 from einsql.ir.einsum.partial_states import merges, with_state
 from einsql.ir.einsum.routing import routed, routed_groups
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import tuple_bytes
+from einsql.ir.spmd.program import tuple_bytes, tuple_fields
 from einsql.optimizer.decomposition.products import CutRule, Roles
 
 PRODUCT_AND_SUM = Effort(2)
@@ -42,8 +44,8 @@ class Use:
             every site or no fixed sites.
         axes: For each axis the position of its label in the vertex, None if it is never cut.
         shape: The extent of each axis, in elements.
-        width: Fields of a tuple.
-        nbytes: Bytes of a tuple.
+        width: Fields of a tuple; of a sparse relation the expected numbers for each key.
+        nbytes: Bytes of a tuple, likewise.
         tensor: The name of a stored tensor.
         constant: Whether sites keep the operand in its reader's tiles for later runs.
         passed: Whether a group passes the operand in a cache and never stores it.
@@ -52,8 +54,8 @@ class Use:
     producer: int | None
     axes: tuple[int | None, ...]
     shape: tuple[int, ...]
-    width: int = 1
-    nbytes: int = 4
+    width: float = 1
+    nbytes: float = 4
     tensor: str | None = None
     constant: bool = False
     passed: bool = False
@@ -91,6 +93,9 @@ class Vertex:
         passes: True if a group passes its result in a cache and never stores it.
         follows: True if it runs in the calls of another operation of its group.
         routed: The label of the keys that rows choose by a value, with its number of blocks.
+        density: The expected fraction of points that exist, as sparse operands have elements.
+        balances: The labels whose intervals have equally many elements of a sparse tensor instead
+            of equal lengths, with the tensor's key.
     """
 
     name: str
@@ -99,12 +104,12 @@ class Vertex:
     uses: tuple[Use, ...]
     keys: tuple[int | None, ...]
     shape: tuple[int, ...]
-    width: int = 1
+    width: float = 1
     contraction: bool = False
     renames: bool = False
     publishes: bool = False
-    nbytes: int = 4
-    state_bytes: int = 4
+    nbytes: float = 4
+    state_bytes: float = 4
     state_fields: int = 0
     effort: Effort = PRODUCT_AND_SUM
     double: bool = False
@@ -117,6 +122,8 @@ class Vertex:
     passes: bool = False
     follows: bool = False
     routed: tuple[tuple[str, int], ...] = ()
+    density: float = 1.0
+    balances: tuple[tuple[str, Balance], ...] = ()
 
     @property
     def roles(self) -> Roles:
@@ -188,7 +195,7 @@ def cost_key(v: Vertex) -> tuple[object, ...]:
     """The properties of a vertex that determine its costs, besides its states."""
     uses = tuple((u.axes, u.shape, u.width, u.nbytes, u.passed) for u in v.uses)
     kind = (v.contraction, v.renames, v.publishes, v.stored, v.effort, v.double)
-    grouped = v.passes, v.follows
+    grouped = v.passes, v.follows, v.density
     fields = v.width, v.state_fields
     return v.extents, uses, v.keys, v.shape, fields, v.nbytes, v.state_bytes, kind, grouped
 
@@ -218,9 +225,14 @@ def problem_of(
     numbers: dict[int, int] = {}
     operations = 0
     routes = _routes(roots, sites)
+    known: dict[int, Mapping[str, Balance]] = {}
     for node in walk(*roots):
         if isinstance(node, EinSum):
             vertex = _vertex(node, f"r{operations}", numbers, sites)
+            balances = balances_of(node, known)
+            if balances:
+                known[id(node)] = balances
+                vertex = replace(vertex, balances=tuple(balances.items()))
             if id(node) in routes:
                 vertex = _routed(vertex, node, routes[id(node)])
             if disabled:
@@ -327,7 +339,7 @@ def _stored(tensor: Input) -> Vertex:
         (),
         tuple(range(len(schema.keys))),
         schema.shape,
-        len(schema.fields),
+        tuple_fields(tensor),
         nbytes=tuple_bytes(tensor),
         state_bytes=tuple_bytes(tensor),
         fixed=tuple(min(n, max(1, extent)) for n, extent in zip(parts, schema.shape, strict=True)),
@@ -366,7 +378,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         )
         tensor = o.source.name if isinstance(o.source, Input) else None
         producer = numbers.get(id(o.source))
-        width = len(schema.fields)
+        width = tuple_fields(o.source)
         constant = isinstance(o.source, Input) and o.source.constant
         nbytes = tuple_bytes(o.source)
         uses.append(Use(producer, axes, schema.shape, width, nbytes, tensor, constant))
@@ -377,7 +389,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         tuple(uses),
         tuple(positions.get(k) for k in node.keys),
         node.schema.shape,
-        len(node.outputs),
+        tuple_fields(node),
         any(a.label not in node.keys for a in free) and len(node.operands) > 1,
         renames(node),
         nbytes=tuple_bytes(node),
@@ -387,6 +399,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         double=any(o.dtype.numpy.itemsize > 4 for o in node.outputs),
         fixed=_fixed(node, free, whole, sites),
         whole=whole,
+        density=occupancy(node),
     )
 
 

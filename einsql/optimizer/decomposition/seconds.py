@@ -78,7 +78,7 @@ class Seconds:
         if v.renames:
             return np.asarray(rounds * m.call_overhead)
         point = m.arithmetic(v.effort, contraction=v.contraction, double=v.double)
-        points = _volume(tiles(v.extents, vectors))
+        points = _volume(tiles(v.extents, vectors)) * v.density
         work = points * point
         cut = restricted(vectors, v.keys)
         result = _volume(tiles(v.shape, cut)) * v.state_bytes

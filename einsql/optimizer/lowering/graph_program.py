@@ -16,7 +16,7 @@ import numpy as np
 from einsql.core.mappings import memoized
 from einsql.core.records import dataclass
 from einsql.errors import InternalError
-from einsql.ir.einsum.graph import EinSum, Node
+from einsql.ir.einsum.graph import EinSum, Node, stored_operands
 from einsql.ir.einsum.structure import structure
 from einsql.ir.ia import plan as ia
 from einsql.ir.ia.physical_schema import PhysicalSchema
@@ -46,6 +46,9 @@ from einsql.optimizer.lowering.tiles import Copies
 from einsql.optimizer.placement.collectives import collectives
 from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
 from einsql.optimizer.placement.route_rows import Staying
+
+_GENERAL = Collective("all-to-all", (), 0)
+"""The exchange of sparse tiles for which no single collective is known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +172,10 @@ class _Lowering:
                 at_hand[of, 1] = source.tile(at_hand[of, 1])
         relation = relation_of(self.steps, sources[0].step)
         need = self._tiles(node.schema, [k.lo for k in relation.schema.keys])
-        moves = self._collectives(sources[0].schema, node.schema, elements, tuple_bytes(relation))
+        width = 1 if node.nbytes is not None else int(tuple_bytes(relation))
+        moves = self._collectives(sources[0].schema, node.schema, elements, width)
+        if node.nbytes is not None and moves:
+            moves = (replace(moves[0] if len(moves) == 1 else _GENERAL, nbytes=node.nbytes),)
         completes = self._completes(sources[0], node.schema) if elements else False
         exchange = Exchange(tuple(s.step for s in sources), at_hand, need, moves, completes)
         return self._step(exchange, node.schema)
@@ -197,7 +203,10 @@ class _Lowering:
     def _join(self, node: ia.LocalJoin) -> _Relation:
         assert node.domain is not None
         operation, schema = self._operations[id(node.kernels[0])], node.schema
-        operands = [self.relation(s) for s in node.sources[: len(operation.operands)]]
+        sources = node.sources[: len(operation.operands)]
+        for n in stored_operands(operation):  # exchanges of the others may depend on their elements
+            self.relation(sources[n])
+        operands = [self.relation(s) for s in sources]
         free = tuple(a.label for a in operation.axes if a.define is None)
         types = tuple(id(o.schema) for o in operands)
         key = ("cells", id(schema), types, node.keys, structure(operation))

@@ -141,7 +141,7 @@ def _least(
 
     Among equals it is the first whose busiest site moves least.
     """
-    best: tuple[int, Cells, dict[int, Completion]] | None = None
+    best: tuple[float, Cells, dict[int, Completion]] | None = None
     peak: float | None = None  # of the best cells, computed on demand
     floor = sum(w[0].nbytes for w in ways.values())  # every completion sends these bytes
     for cells in candidates:
@@ -174,7 +174,7 @@ def _peak(
     If some site receives as much as the limit, sent bytes are not computed.
     """
     sent, received = np.zeros((2, cells.among))
-    exchanges: list[tuple[Tiles, Tiles, int]] = []
+    exchanges: list[tuple[Tiles, Tiles, float]] = []
     alone = len(np.unique(cells.sites)) == len(cells.sites)
     for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
         versions, width = s.versions, tuple_bytes(o.source)
@@ -262,15 +262,15 @@ def _candidates(
 
 def _cost(
     node: EinSum, cells: Cells, sources: Sequence[Source], ways: Ways
-) -> tuple[int, dict[int, Completion]]:
+) -> tuple[float, dict[int, Completion]]:
     """Bytes that move when operands are fetched to cells, and the completions used."""
     needs: dict[int, list[Tiles]] = {}
-    widths: dict[int, int] = {}
+    widths: dict[int, float] = {}
     for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
         if s.versions or s.partial:
             needs.setdefault(id(s), []).append(needed(node, n, cells))
             widths[id(s)] = tuple_bytes(o.source)
-    total, closing = 0, {}
+    total, closing = 0.0, {}
     for s in {id(s): s for s in sources if id(s) in needs}.values():
         if s.partial is None:
             elements = sum(lacking(need, s.versions)[0] for need in needs[id(s)])
@@ -304,7 +304,7 @@ def _fetches(
     for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
         need, known = intern(distinct(needed(node, n, cells))), versions[id(s)]
         elements = lacking(need, known)[0] if known else 0
-        fetches.append(Fetch(need, elements * tuple_bytes(o.source)))
+        fetches.append(Fetch(need, round(elements * tuple_bytes(o.source))))
         if elements:
             known.append(need)
     return tuple(fetches)

@@ -28,7 +28,7 @@ class PartialResult:
 
     tiles: Tiles
     members: np.ndarray
-    width: int
+    width: float
     along: tuple[int, ...]
 
 
@@ -48,7 +48,7 @@ def completions(partial: PartialResult) -> list[Completion]:
     first = members[:, 0]
     tiles = Tiles(parts.sites[first], parts.boxes[first], parts.copies)
     tiles = laid(tiles, _completed(parts.layout, Single()))
-    nbytes = _sent(parts.sites[members], tiles) * partial.width
+    nbytes = round(_sent(parts.sites[members], tiles) * partial.width)
     ways = [Completion(tiles, members, "reduce", nbytes)]
     for axis in range(tiles.boxes.shape[1]):
         extents = tiles.boxes[:, axis, 1] - tiles.boxes[:, axis, 0]
@@ -87,7 +87,7 @@ def _spread(partial: PartialResult, tiles: Tiles, axis: int) -> Completion:
     spread = Tiles(sites[members].reshape(-1), boxes, tiles.copies)
     spread = laid(spread, _completed(partial.tiles.layout, Shard(axis, depth=1)))
     parts = np.repeat(members, n, axis=0)
-    nbytes = _sent(sites[parts], spread) * partial.width
+    nbytes = round(_sent(sites[parts], spread) * partial.width)
     return Completion(spread, parts, "reduce-scatter", nbytes)
 
 

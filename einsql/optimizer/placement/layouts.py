@@ -12,6 +12,7 @@ import numpy as np
 from einsql.core.boxes import common_volumes, split
 from einsql.core.records import dataclass
 from einsql.errors import InternalError
+from einsql.ir.einsum.balance import Balance, balance_of
 from einsql.ir.einsum.cells import values_read
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.layout import (
@@ -91,7 +92,7 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
     number = prod(extent.values())
     if cut.copies > 1 and number > sites:
         raise InternalError(f"{number} calls in {cut.copies} copies need more than {sites} sites")
-    intervals = [split(a.lo, a.hi, cut.parts[a.label]) for a in free]
+    intervals = [cut.intervals(a) for a in free]
     orders = list(islice(permutations(extent), ORDERS))
     if cut.pinned is not None and cut.pinned.mesh is not None:
         orders = [cut.pinned.mesh]
@@ -173,7 +174,11 @@ def pinned_cells(node: EinSum, cut: Cut, sites: int) -> Cells | None:
 
 
 def declared(
-    keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int, order: Sequence[int] = ()
+    keys: Sequence[tuple[int, int]],
+    parts: Sequence[int],
+    sites: int,
+    order: Sequence[int] = (),
+    balances: Sequence[Balance | None] = (),
 ) -> Tiles:
     """The tiles and sites of a stored tensor with a declared cut.
 
@@ -183,6 +188,7 @@ def declared(
         sites: The number of sites.
         order: The keys in the order in which blocks are numbered, the slowest first; empty
             for the order of the keys.
+        balances: For each key what decides its boundaries; None or empty for equal lengths.
     """
     number, order = prod(parts), order or range(len(keys))
     if number == 1:
@@ -191,7 +197,9 @@ def declared(
         return Tiles(np.arange(sites), np.repeat(box, sites, axis=0), sites, everywhere)
     boxes = np.empty((number, len(keys), 2), np.int64)
     for n, at in zip(order, _coordinates([parts[n] for n in order]), strict=True):
-        boxes[:, n] = split(*keys[n], parts[n])[at]
+        balance = balances[n] if balances else None
+        intervals = split if balance is None else balance.intervals
+        boxes[:, n] = intervals(*keys[n], parts[n])[at]
     tiles = Tiles(numbered(number, sites), boxes)
     if sites % number:
         return tiles
@@ -239,7 +247,8 @@ def lying(tensor: Input, sites: int) -> Tiles:
     keys = [(k.lo, k.hi) for k in tensor.schema.keys]
     if tensor.lies is None:
         assert tensor.parts is not None
-        return declared(keys, tensor.parts, sites, tensor.order)
+        balances = [balance_of(tensor, n) for n in range(len(keys))]
+        return declared(keys, tensor.parts, sites, tensor.order, balances)
     if tensor.lies.layout is not None:
         return tensor.lies
     return replace(tensor.lies, layout=layout_of(tensor.lies, sites, tensor.schema.shape))

@@ -32,6 +32,7 @@ from einsql.optimizer.placement.choose_grid import Choice
 from einsql.optimizer.placement.layouts import Cells, entries, grid_layout, lying, spread
 from einsql.optimizer.placement.placement import Placed, is_kept, place
 from einsql.optimizer.placement.route_rows import Staying, staying_operands
+from einsql.optimizer.placement.traffic import stored_exchanged
 from einsql.optimizer.tra.lower import Parts, lowered_nodes
 
 _NOTHING = Input("nothing", Schema((), ()))
@@ -157,7 +158,8 @@ class _Building:
         completion = self.placed.completions.get(id(node))
         if completion is not None:
             dims, layout = self._law(completion.tiles, node.schema)
-            moved = ia.Repartition(plan, dims, layout)
+            nbytes = completion.nbytes if node.sparse else None
+            moved = ia.Repartition(plan, dims, layout, nbytes=nbytes)
             assert moved.schema.merge is not None
             every = tuple(range(len(moved.schema.blocks.bounds)))
             plan = ia.LocalAggregate(moved, every, moved.schema.merge)
@@ -200,9 +202,12 @@ class _Building:
             base.schema.blocks.dims == dims and _alike(base.schema.layout, layout)
         ):
             return base, keys
-        return memoized(
-            self._moved, (id(base), dims, layout), lambda: self._moves(base, dims, layout)
-        ), keys
+        moved = memoized(
+            self._moved,
+            (id(base), dims, layout),
+            lambda: self._moves(base, dims, layout, operand.source),
+        )
+        return moved, keys
 
     def _staying(self, node: EinSum, operand: Operand, staying: Staying) -> ia.Node:
         """An operand at the sites of the blocks that rows choose."""
@@ -215,7 +220,9 @@ class _Building:
             there = base
         else:
             there = memoized(
-                self._moved, (id(base), dims, layout), lambda: self._moves(base, dims, layout)
+                self._moved,
+                (id(base), dims, layout),
+                lambda: self._moves(base, dims, layout, operand.source),
             )
         return ia.Routed(there) if staying.routing.label in operand.labels else there
 
@@ -226,7 +233,7 @@ class _Building:
             lambda: ia.Scan(tensor, dims, layout, self.sites),
         )
 
-    def _moves(self, base: ia.Node, dims: Dims, layout: Layout) -> ia.Node:
+    def _moves(self, base: ia.Node, dims: Dims, layout: Layout, relation: Node) -> ia.Node:
         """A relation at the cells that read it, from the versions that sites store."""
         versions = self._versions.setdefault(id(base), [base])
         target = typing.recut(base.schema, dims, layout)
@@ -237,7 +244,11 @@ class _Building:
         else:
             used = set(at_hand[:, 0].tolist()) - {0, -1}
             also = tuple(versions[n] for n in sorted(used))
-            moved = ia.Repartition(base, dims, layout, also)
+            nbytes = None
+            if relation.sparse:
+                tiles, absent = (tiles_of(base.schema), tiles_of(target)), at_hand[:, 0] < 0
+                nbytes = int(stored_exchanged(relation, *tiles, absent, self.sites).sent.sum())
+            moved = ia.Repartition(base, dims, layout, also, nbytes)
         if elements:
             versions.append(moved)
         return moved

@@ -223,6 +223,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation], staying: Staying |
         tuple((a.lo, a.hi, a.define and relabel(a.define, at)) for a in node.axes),
         tuple(at[k] for k in node.keys),
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
+        tuple((at[x], id(b.pattern), b.axis, b.lo) for x, b in cut.balances),
         cut.copies,
         None
         if staying is None

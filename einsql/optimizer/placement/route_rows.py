@@ -144,5 +144,5 @@ def choose_routed(
             closing[n] = next(same, None) or freely(source.partial)
             versions = (intern(closing[n].tiles),)
         elements = lacking(need, versions)[0] if versions else 0
-        fetches[n] = Fetch(need, elements * tuple_bytes(node.operands[n].source))
+        fetches[n] = Fetch(need, round(elements * tuple_bytes(node.operands[n].source)))
     return replace(choice, closing=closing, fetches=tuple(fetches))

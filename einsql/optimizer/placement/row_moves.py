@@ -141,7 +141,7 @@ def _row_bytes(program: Program, relation: RowRelation) -> int:
     tiles = program.steps[relation.source].tiles
     lengths = extents(tiles.areas[relation.picks[:1]])[0]
     others = [n for n, row in enumerate(relation.axes) if row is None]
-    return int(lengths[others].prod()) * tuple_bytes(program.relation(relation.source))
+    return int(lengths[others].prod() * tuple_bytes(program.relation(relation.source)))
 
 
 def _result_bytes(node: EinSum, rows: Sequence[str]) -> int:
@@ -149,4 +149,4 @@ def _result_bytes(node: EinSum, rows: Sequence[str]) -> int:
     size = 1
     for k in node.schema.keys:
         size *= 1 if k.name in rows else k.extent
-    return size * tuple_bytes(node)
+    return int(size * tuple_bytes(node))

@@ -6,12 +6,15 @@ from math import prod
 
 import numpy as np
 
-from einsql.core.boxes import common, common_volumes, extents
+from einsql.core.boxes import common, common_volumes, extents, volumes
 from einsql.core.records import dataclass
+from einsql.core.sparse.tiles import packed_bytes
+from einsql.ir.einsum.density import density
+from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.layout import Tiles
-from einsql.ir.spmd.program import Complete
+from einsql.ir.spmd.program import Complete, value_bytes
 from einsql.ir.spmd.reduce_tree import rounds
-from einsql.ir.tile_transfers import beside
+from einsql.ir.tile_transfers import beside, pieces
 
 LARGEST_GRID = 2**22
 """The maximum of cells of an interval grid, 32 MiB of float64; else tiles are compared in pairs."""
@@ -31,7 +34,7 @@ class Traffic:
     received: np.ndarray
     messages: np.ndarray
 
-    def of(self, width: int) -> Traffic:
+    def of(self, width: float) -> Traffic:
         """The traffic in bytes, for elements of a number of bytes."""
         return Traffic(self.sent * width, self.received * width, self.messages)
 
@@ -66,6 +69,51 @@ def exchanged(have: Tiles, need: Tiles, sites: int) -> Traffic:
     incoming = np.bincount(need.sites, parcels_in, sites)
     stays, pieces = _staying(have, need, sites)
     return Traffic(sent - stays, received - stays, np.maximum(out, incoming) - pieces)
+
+
+def stored_exchanged(
+    relation: Input | EinSum, have: Tiles, need: Tiles, absent: np.ndarray, sites: int
+) -> Traffic:
+    """The traffic in bytes of an exchange of sparse tiles, with the messages about their sizes.
+
+    It is exact for a stored tensor whose elements are known. For results it is expected.
+
+    Args:
+        relation: The relation.
+        have: Its complete tiles, as positions from 0.
+        need: The tiles that sites need, likewise.
+        absent: bool (needed tiles,), whether a tile is assembled.
+        sites: The number of sites.
+    """
+    source, target, boxes = pieces(have, need, np.flatnonzero(absent), sites)
+    ends = have.sites[source], need.sites[target]
+    crosses = ends[0] != ends[1]
+    source, boxes, out, into = (a[crosses] for a in (source, boxes, *ends))
+    counts = stored_counts(relation, boxes)
+    width = value_bytes(relation)
+    sizes = np.array(
+        [
+            packed_bytes(rows, columns, int(n), width)
+            for (rows, columns), n in zip(extents(boxes).tolist(), counts, strict=True)
+        ]
+    )
+    cuts = np.concatenate([source[:, None], boxes.reshape(len(source), -1)], axis=1)
+    first = np.unique(cuts, axis=0, return_index=True)[1]
+    told = 8 * np.bincount(out[first], minlength=sites)  # the sizes, to all other sites
+    sent = np.bincount(out, sizes, sites) + told * (sites - 1)
+    received = np.bincount(into, sizes, sites) + told.sum() - told
+    messages = np.maximum(*(np.bincount(s, minlength=sites) for s in (out, into)))
+    return Traffic(sent, received, messages + (told > 0) * (sites - 1.0))
+
+
+def stored_counts(relation: Input | EinSum, boxes: np.ndarray) -> np.ndarray:
+    """The number of stored elements of a sparse relation in boxes of positions, int64 (boxes,).
+
+    It is expected for results, and for a tensor whose elements are not known.
+    """
+    if isinstance(relation, Input) and relation.pattern is not None:
+        return relation.pattern.counts(boxes)
+    return np.rint(volumes(boxes) * density(relation)).astype(np.int64)
 
 
 def leaving(have: Tiles, need: Tiles, sites: int) -> np.ndarray:

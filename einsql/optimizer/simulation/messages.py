@@ -36,7 +36,7 @@ class Messages:
     size: np.ndarray
     pieces: np.ndarray
 
-    def of(self, width: int, fields: int) -> Messages:
+    def of(self, width: float, fields: int) -> Messages:
         """The messages in bytes, for elements of `width` bytes in a number of fields."""
         return replace(self, size=self.size * width, pieces=self.pieces * fields)
 

@@ -7,6 +7,7 @@ step's time is that of its busiest site.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from einsql.core.boxes import extents
 from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
 from einsql.core.records import dataclass
+from einsql.core.sparse.matrix import index_type
 from einsql.ir.einsum.flops import effort_at_point
-from einsql.ir.einsum.graph import EinSum, Value
+from einsql.ir.einsum.graph import EinSum, Input, Value, stored_operands
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.einsum.points import cell_work, in_cell
 from einsql.ir.layout import Tiles
@@ -26,12 +28,19 @@ from einsql.ir.spmd.program import (
     Local,
     Program,
     Step,
+    element_bytes,
     state_bytes,
     tuple_bytes,
 )
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.decomposition.seconds import CACHED
-from einsql.optimizer.placement.traffic import Traffic, completing, exchanged
+from einsql.optimizer.placement.traffic import (
+    Traffic,
+    completing,
+    exchanged,
+    stored_counts,
+    stored_exchanged,
+)
 from einsql.optimizer.rewrite.node_properties import is_total
 
 
@@ -120,15 +129,26 @@ class StepCosts:
             return completing(partial, step, sites).of(state_bytes(step.node))
         if not isinstance(step, Exchange) or step.nbytes == 0:
             return self._none
+        if step.selection is not None:
+            return _between(step.selection.sends, 2)
         # Elements that are not at hand come from one copy of the relation.
         base = self.program.steps[step.sources[0]].tiles
         absent = step.at_hand[:, 0] < 0
+        relation = self.program.relation(step.sources[0])
+        if relation.sparse:
+            return memoized(
+                self._traffic,
+                n,
+                lambda: stored_exchanged(
+                    relation, _from_0(relation, base), _from_0(relation, step.tiles), absent, sites
+                ),
+            )
         key = (self.key(base), self.key(step.tiles), absent.tobytes())
         if key not in self._traffic:
             have = Tiles(base.sites[: base.once], base.boxes[: base.once])
             need = Tiles(step.tiles.sites[absent], step.tiles.boxes[absent])
             self._traffic[key] = exchanged(have, need, sites)
-        return self._traffic[key].of(tuple_bytes(self.program.relation(step.sources[0])))
+        return self._traffic[key].of(tuple_bytes(relation))
 
     def key(self, tiles: Tiles) -> object:
         """A key that is equal for equal tiles."""
@@ -155,7 +175,7 @@ class StepCosts:
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
         double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
-        points = self._points(n, step)
+        points = self._points(n, step) * occupied(step, self.program)
         if points.max(initial=0) == 0:
             return np.zeros(self.program.sites)
         if renames(node) or _is_view(node):  # it returns its operand's tiles
@@ -177,6 +197,15 @@ class StepCosts:
             return points.astype(np.float64)
         return np.asarray(extents(step.cells).prod(axis=1, dtype=np.float64))
 
+    def _stored_bytes(self, relation: Input | EinSum, tiles: Tiles) -> np.ndarray:
+        """Bytes of each tile of a relation."""
+        if not relation.sparse:
+            return self._elements(tiles) * tuple_bytes(relation)
+        counts = stored_counts(relation, _from_0(relation, tiles).boxes)
+        starts = index_type(*relation.schema.shape).itemsize
+        rows = extents(tiles.boxes)[:, 0] + 1
+        return np.asarray(counts * element_bytes(relation) + rows * float(starts))
+
     def _cell_bytes(
         self, n: int, step: Local, *, read: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -194,12 +223,12 @@ class StepCosts:
         node = with_state(step.node) if step.partial else step.node
         total = np.zeros((2, len(step.cells)))
         points = extents(step.cells).prod(axis=1, dtype=np.float64)
-        total[int(n in self._hidden)] += self._elements(step.tiles) * tuple_bytes(node)
+        total[int(n in self._hidden)] += self._stored_bytes(node, step.tiles)
         for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
-            there = self._elements(self.program.steps[source].tiles)[pick]
-            if read:
-                there = np.minimum(there, points)  # a gather reads few rows of its table
-            total[int(source in self._hidden)] += there * tuple_bytes(o.source)
+            there = self._stored_bytes(o.source, self.program.steps[source].tiles)[pick]
+            if read:  # a gather reads few rows of its table
+                there = np.minimum(there, points * tuple_bytes(o.source))
+            total[int(source in self._hidden)] += there
         return total[0], total[1]
 
     def largest(self, n: int, step: Local) -> int:
@@ -270,23 +299,48 @@ class StepCosts:
         """Bytes of a step's tiles at each site."""
         if n in self._hidden:
             return np.zeros(self.program.sites, np.int64)
+        relation = self.program.relation(n)
         if isinstance(step, Local | Complete) and step.partial:
-            width = state_bytes(step.node)
-        else:
-            width = tuple_bytes(self.program.relation(n))
-        counts = np.bincount(
-            step.tiles.sites, self._elements(step.tiles) * width, self.program.sites
-        )
-        return counts.astype(np.int64)
+            relation = with_state(step.node)
+        nbytes = self._stored_bytes(relation, step.tiles)
+        return np.bincount(step.tiles.sites, nbytes, self.program.sites).astype(np.int64)
 
 
 def _routed_traffic(plan: FusedSteps) -> Traffic:
     """The expected traffic of rows that move to blocks, and of their results."""
     assert plan.routed is not None
-    sends = plan.routed.sends
+    return _between(plan.routed.sends, 1 + len(plan.routed.relations) + sum(plan.visible))
+
+
+def _between(sends: np.ndarray, exchanges: int) -> Traffic:
+    """The traffic of some exchanges, given the bytes between each pair of sites."""
     peers = np.maximum((sends > 0).sum(axis=0), (sends > 0).sum(axis=1))
-    exchanges = 1 + len(plan.routed.relations) + sum(plan.visible)
     return Traffic(sends.sum(axis=1) * 1.0, sends.sum(axis=0) * 1.0, peers * float(exchanges))
+
+
+def occupied(step: Local, program: Program) -> np.ndarray:
+    """The fraction of each cell's points that exist, as sparse operands have elements."""
+    fraction = np.ones(len(step.cells))
+    for operand in stored_operands(step.node):
+        source, relation = step.operands[operand], step.node.operands[operand].source
+        tiles = program.steps[source].tiles
+        counts = stored_counts(relation, _from_0(relation, tiles).boxes)
+        fraction *= (counts / np.maximum(1, tiles.volumes))[step.picks[operand]]
+    return fraction
+
+
+def cell_flops(step: Local, program: Program) -> np.ndarray:
+    """The scalar operations of each cell, int64 (cells,), expected for joins of sparse operands."""
+    _, flops = cell_work(step.node, step.labels, step.cells)
+    if not stored_operands(step.node):
+        return flops
+    return np.asarray(np.rint(flops * occupied(step, program)), np.int64)
+
+
+def _from_0(relation: Input | EinSum, tiles: Tiles) -> Tiles:
+    """The tiles of a relation as positions from 0."""
+    lows = np.array([k.lo for k in relation.schema.keys], np.int64).reshape(-1, 1)
+    return replace(tiles, boxes=tiles.boxes - lows) if lows.any() else tiles
 
 
 def _is_view(node: EinSum) -> bool:

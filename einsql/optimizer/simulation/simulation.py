@@ -245,6 +245,8 @@ class _Playing:
         sites, relation = self.program.sites, self.program.relation(step.sources[0])
         messages = memoized(self._messages, key, lambda: exchanging(base, step, sites))
         width, fields = tuple_bytes(relation), len(relation.schema.fields)
+        if step.selection is not None:  # every message has its mean share of the elements
+            width *= step.nbytes / max(1.0, float(messages.size.sum()) * width)
         self._send(key, messages, width, fields, step.collectives)
 
     def _complete(self, step: Complete) -> None:
@@ -265,7 +267,7 @@ class _Playing:
         self,
         key: Hashable,
         messages: Messages,
-        width: int,
+        width: float,
         fields: int,
         collectives: tuple[Collective, ...],
     ) -> None:

@@ -1,0 +1,124 @@
+"""The positions of a sparse tensor's elements: what cuts and costs of plans need.
+
+A plan refers to the pattern of an input and may be kept for long. So a pattern refers weakly to the
+fields. It counts the elements while these exist, remembers the counts, and estimates others later.
+"""
+
+from __future__ import annotations
+
+from weakref import ref
+
+import numpy as np
+
+from einsql.core.boxes import extents, split, volumes
+from einsql.core.sparse.matrix import Compressed, Sparse
+
+ELEMENT = 16
+"""The weight of a stored element in a balanced cut, relative to that of a value of the key. It
+divides elements evenly, and values without elements where elements do not decide."""
+
+
+class Pattern:
+    """The positions of the elements of a sparse tensor with two keys.
+
+    Attributes:
+        shape: The numbers of values of both keys.
+        stored: The number of stored elements.
+    """
+
+    def __init__(self, fields: Sparse) -> None:
+        self._fields = ref(fields)
+        shape = fields.matrix.shape
+        self.shape = shape[::-1] if fields.turned else shape
+        self.stored = fields.matrix.stored
+        self._counts: dict[bytes, np.ndarray] = {}
+        self._cuts: dict[tuple[int, int, int, int], np.ndarray] = {}
+
+    @property
+    def density(self) -> float:
+        """The fraction of keys with a stored element."""
+        return self.stored / max(1, self.shape[0] * self.shape[1])
+
+    def counts(self, boxes: np.ndarray) -> np.ndarray:
+        """The number of stored elements in each box, int64 (boxes,).
+
+        Args:
+            boxes: Positions from 0, int64 (boxes, 2, 2).
+        """
+        key = boxes.tobytes()
+        if key not in self._counts:
+            matrix = self._matrix()
+            if matrix is None:
+                return np.rint(volumes(boxes) * self.density).astype(np.int64)
+            self._counts[key] = np.array([_count(matrix, box) for box in boxes], np.int64)
+        return self._counts[key]
+
+    def balanced(self, axis: int, lo: int, hi: int, parts: int) -> np.ndarray:
+        """Cuts the positions `[lo, hi)` of a key into parts with about equally many elements.
+
+        A part has at least one value of the key, if there are enough.
+
+        Returns:
+            int64 (parts, 2).
+        """
+        key = (axis, lo, hi, parts)
+        if key not in self._cuts:
+            matrix = self._matrix()
+            if matrix is None or hi - lo <= parts:
+                return split(lo, hi, parts)
+            each = matrix.counts if axis == 0 else np.bincount(matrix.columns, minlength=hi)
+            weights = np.cumsum(each[lo:hi].astype(np.int64) * ELEMENT + 1)
+            marks = weights[-1] * np.arange(1, parts) / parts
+            # The boundary behind the value that crosses a mark, or before it if that is closer.
+            at = np.searchsorted(weights, marks)
+            before = np.where(at > 0, weights[at - 1], 0)
+            ends = np.where(marks - before < weights[at] - marks, at, at + 1)
+            steps = np.arange(1, parts)
+            ends = np.maximum.accumulate(np.maximum(ends, steps) - steps) + steps
+            ends = np.minimum(ends, hi - lo - parts + steps)
+            bounds = np.concatenate(([0], ends, [hi - lo])) + lo
+            self._cuts[key] = np.stack([bounds[:-1], bounds[1:]], axis=1).astype(np.int64)
+        return self._cuts[key]
+
+    def occupied(self, axis: int, box: np.ndarray) -> np.ndarray | None:
+        """Flags of the values of a key within a box that have elements there; None if unknown.
+
+        Args:
+            axis: The number of the key.
+            box: Positions from 0, int64 (2, 2).
+        """
+        matrix = self._matrix()
+        if matrix is None:
+            return None
+        return matrix.part(*_slices(box)).occupied(axis)
+
+    def _matrix(self) -> Compressed | None:
+        """The present elements, by rows of the first key."""
+        fields = self._fields()
+        if fields is None:
+            return None
+        matrix = fields.taken()
+        if not fields.turned:
+            return matrix
+        from scipy.sparse import csr_array  # takes 0.2 s, and few statements need it
+
+        ones = np.ones(matrix.stored, np.bool_)
+        csc = csr_array((ones, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
+        return Compressed(self.shape, csc.indptr, csc.indices, csc.data)
+
+
+def _count(matrix: Compressed, box: np.ndarray) -> int:
+    """The number of elements within a box."""
+    if not extents(box).all():
+        return 0
+    (first, last), (lo, hi) = box.tolist()
+    begin, end = int(matrix.starts[first]), int(matrix.starts[last])
+    if (lo, hi) == (0, matrix.shape[1]):
+        return end - begin
+    columns = matrix.columns[begin:end]
+    return int(np.count_nonzero((columns >= lo) & (columns < hi)))
+
+
+def _slices(box: np.ndarray) -> tuple[slice, slice]:
+    first, second = (slice(lo, max(lo, hi)) for lo, hi in box.tolist())
+    return first, second

@@ -1,0 +1,1 @@
+"""Sparse tiles between sites, and exchanges of the elements that they need."""
