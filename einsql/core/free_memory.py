@@ -57,5 +57,6 @@ def require_dense(nbytes: int, shape: Sequence[int]) -> None:
             f"There is not enough memory: the statement needs a sparse matrix of {rows:,} × "
             f"{columns:,} as an array of {nbytes / 2**30:,.1f} GiB, and "
             f"{free / 2**30:,.1f} are free",
-            hint="Sums of products, other aggregates and joins on keys read it as it is stored.",
+            hint="WHERE narrows its keys, and fetch_scipy() returns what is stored. Sums of "
+            "products, other aggregates and joins on keys read it as it is stored.",
         )

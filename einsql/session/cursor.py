@@ -127,6 +127,8 @@ def _parameter_types() -> tuple[type, ...]:
 
 _FORMATS = ("csr", "csc", "coo", "bsr", "dia", "dok", "lil")
 """SciPy's formats of sparse matrices."""
+PYTHON_WIDTH = 40
+"""Bytes of a number as a Python object, and of its place in a row."""
 
 _MOST = 2**63
 """The exclusive upper bound of BIGINT; larger integers take the slower check."""
@@ -446,6 +448,8 @@ class Cursor:
         rows = self._iterator()
         try:
             with self._connection.fetching():
+                if count is None and isinstance(self._result, Result):
+                    self._result.require_rows(PYTHON_WIDTH)
                 taken = list(islice(rows, count))
         except BaseException:
             self._rows = None

@@ -204,3 +204,57 @@ def test_defaults_that_are_no_numbers_are_refused_at_their_place() -> None:
         with pytest.raises(einsql.Error, match=reason) as caught:
             con.execute(f"CREATE TENSOR t (i DIM(3), val DOUBLE) DEFAULT {default}")
         assert caught.value.position is not None
+
+
+def test_an_update_of_every_key_changes_the_value_of_those_that_are_not_stored() -> None:
+    con, keys = big("2"), 10**11
+    assert con.execute("UPDATE t SET val = val * 3 + 1").rowcount == keys
+    assert only(con, "SELECT SUM(val), MAX(val) FROM t") == (7 * (keys - 3) + 16 + 1 + 13, 16)
+    con.execute("BEGIN")
+    con.execute("UPDATE t SET val = t.val + o.val FROM o WHERE t.i = o.i AND t.j = o.j")
+    assert only(con, "SELECT SUM(val) FROM t") == (9 * (keys - 4) + 17 + 3 + 15 + 14,)
+    con.execute("ROLLBACK")
+    assert only(con, "SELECT MAX(val), MIN(val) FROM t") == (16, 1)
+    con.execute("CREATE TENSOR c AS SELECT i, j, val FROM t")
+    assert con.execute("DELETE FROM c").rowcount == keys
+    con.execute("INSERT INTO c VALUES (7, 8, 9)")
+    assert con.execute("SELECT * FROM c").fetchall() == [(7, 8, 9.0)]
+
+
+def test_checks_hold_for_keys_that_are_not_stored() -> None:
+    con = einsql.connect()
+    columns = BIG.replace("DOUBLE", "INTEGER CHECK (val < 9)")
+    con.execute(f"CREATE TENSOR t {columns} DEFAULT 4 STORAGE SPARSE")
+    con.execute("INSERT INTO t VALUES (0, 0, 1), (0, 1, 2), (5, 5, 8)")
+    for change, at in (
+        ("val = val + 2", "val = 10 at \\(i = 5, j = 5\\)"),
+        ("val = CASE WHEN val = 4 THEN 77 ELSE 0 END", "val = 77 at \\(i = 0, j = 2\\)"),
+    ):
+        with pytest.raises(einsql.IntegrityError, match=at):
+            con.execute(f"UPDATE t SET {change}")
+        assert only(con, "SELECT MAX(val) FROM t") == (8,)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TENSOR p AS SELECT i, j, val + i AS v FROM t",
+        "CREATE TENSOR p AS SELECT i, j, val FROM t WHERE val > 1",
+        "CREATE TENSOR p STORAGE DENSE AS SELECT i, j, val FROM t",
+        "UPDATE t SET val = val + j",
+        "UPDATE t SET val = 3 WHERE i < 900000",
+        "INSERT OR REPLACE INTO t SELECT i, j, val FROM o",
+        "SELECT * FROM t",
+    ],
+)
+def test_what_would_make_a_tensor_dense_is_refused_before(sql: str) -> None:
+    con = big("2")
+    with pytest.raises(
+        einsql.OperationalError, match=r"not enough memory.* (GB|GiB)"
+    ) as e:
+        con.execute(sql).fetchall()
+    assert "WHERE" in str(e.value.hint)
+    assert only(con, "SELECT SUM(val) FROM t") == (2 * (10**11 - 3) + 9,)
+    for fetch in ("fetch_numpy", "fetch_arrow_table"):
+        with pytest.raises(einsql.OperationalError, match="not enough memory"):
+            getattr(con.execute("SELECT i, j, val FROM t"), fetch)()

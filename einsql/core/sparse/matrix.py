@@ -15,6 +15,11 @@ Fills = Mapping[str, np.ndarray]
 """The value of keys without a stored element for each field: an array of rank 0 of its dtype."""
 
 
+FEW = 16
+"""Stored elements for each position from which a binary search in rows is faster than a search in
+the positions of all elements, which takes 20 ms for 10 of 5 M elements to compute them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compressed:
     """A sparse matrix in compressed sparse row format (CSR).
@@ -128,6 +133,10 @@ class Compressed:
         inside = (own_columns >= columns.start) & (own_columns < columns.stop)
         return Compressed(shape, starts, own_columns - columns.start, values).only(inside)
 
+    def shares_structure(self, other: Compressed) -> bool:
+        """Whether both have the same arrays of positions."""
+        return self.starts is other.starts and self.columns is other.columns
+
     def only(self, kept: np.ndarray) -> Compressed:
         """The matrix of the elements whose flag is true."""
         before = np.concatenate(([0], np.cumsum(kept)))
@@ -143,12 +152,33 @@ class Compressed:
         """
         if not self.stored:
             return np.full(len(rows), -1, np.int64)
+        if len(rows) * FEW < self.stored and self.increases:
+            at = self.lower_bounds(rows, columns)
+            there = np.minimum(at, self.stored - 1)
+            met = (at < self.starts[rows + 1]) & (self.columns[there] == columns)
+            return np.asarray(np.where(met, at, -1))
         asked = rows.astype(np.int64) * self.shape[1] + columns
         here = self.rows * self.shape[1] + self.columns
         order = None if (here[1:] > here[:-1]).all() else np.argsort(here)
         at = np.minimum(np.searchsorted(here, asked, sorter=order), self.stored - 1)
         at = at if order is None else order[at]
         return np.where(here[at] == asked, at, -1)
+
+    def lower_bounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """The number of the first element of each row with this column or a greater one.
+
+        Args:
+            rows: The rows, within the matrix, whose columns increase.
+            columns: The columns, of the same number.
+        """
+        first, last = self.starts[rows].astype(np.int64), self.starts[rows + 1].astype(np.int64)
+        while (first < last).any():
+            middle = (first + last) // 2
+            open_ones = first < last
+            less = open_ones & (self.columns[np.where(open_ones, middle, 0)] < columns)
+            first = np.where(less, middle + 1, first)
+            last = np.where(open_ones & ~less, middle, last)
+        return np.asarray(first)
 
     def into(self, array: np.ndarray) -> None:
         """Writes the stored elements into an array of the matrix's shape; it changes no other."""

@@ -23,7 +23,7 @@ def united(operands: Sequence[tuple[Sparse, Labels]]) -> list[Elements]:
     """
     (first, labels), *more = operands
     structure = first.taken()
-    shared = (_shares(structure, o.taken()) and same == labels for o, same in more)
+    shared = (structure.shares_structure(o.taken()) and same == labels for o, same in more)
     if all(o.turned == first.turned for o, _ in more) and all(shared):
         return [
             Elements(o.taken(), _values(o, slice(None)), None, first.turned, o.is_constant)
@@ -38,10 +38,6 @@ def united(operands: Sequence[tuple[Sparse, Labels]]) -> list[Elements]:
         _spread(o, union, np.searchsorted(every, at), p.values)
         for (o, _), p, at in zip(operands, parts, flat, strict=True)
     ]
-
-
-def _shares(a: Compressed, b: Compressed) -> bool:
-    return a.starts is b.starts and a.columns is b.columns
 
 
 def _values(fields: Sparse, order: slice | np.ndarray) -> dict[str, np.ndarray]:

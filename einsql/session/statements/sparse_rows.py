@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from einsql.core.free_memory import require_dense
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse.matrix import Compressed, Fills, index_type, sorted_matrix
+from einsql.core.sparse.matrix import Compressed, Fills, Sparse, index_type, sorted_matrix
 from einsql.errors import IntegrityError, NotSupportedError
+from einsql.kernels.sparse.union import united
 from einsql.session.statements.target import changed, key_text
 from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
@@ -154,9 +156,45 @@ def with_cells(
     return tensor.with_relation(Relation(tensor.relation.schema, new_fields))
 
 
+def overwritten(tensor: Tensor, result: SparseFields, columns: Collection[str]) -> Tensor | None:
+    """Returns a sparsely stored tensor with new values of all its keys.
+
+    Args:
+        tensor: The tensor.
+        result: The new values, over the keys of the tensor.
+        columns: The changed columns.
+
+    Returns:
+        None if the result has only some of the keys.
+    """
+    schema, own = tensor.relation.schema, _ordered(tensor)
+    if own.filled != result.filled:
+        return None
+    ordered = result.in_key_order()
+    both: Sequence[Sparse] = own, ordered
+    if not own.taken().shares_structure(ordered.taken()):
+        if not own.filled:
+            return None
+        labels = tuple(k.name for k in schema.keys)
+        both = united([(own, labels), (ordered, labels)])
+    number = {f.name: int(f.name in columns) for f in schema.values}
+    values = {name: both[n].taken(name).values for name, n in number.items()}
+    fills = {name: (own, result)[n].fill(name) for name, n in number.items()}
+    fields = stored_fields(both[0].taken(), values, fills if own.filled else None)
+    return tensor.with_relation(Relation(schema, fields))
+
+
+def without_rows(tensor: Tensor) -> Tensor:
+    """Returns a sparsely stored tensor without any row."""
+    schema = with_flag(Schema(tensor.relation.schema.keys, tensor.relation.schema.values), False)
+    return tensor.with_relation(Relation(schema, empty_fields(schema, None)))
+
+
 def _without(tensor: Tensor, cells: np.ndarray) -> Tensor:
     """Returns a tensor without some rows, of which every key had one; it becomes dense."""
     schema, fields = tensor.relation.schema, tensor.relation.fields
+    widths = sum(f.dtype.numpy.itemsize for f in schema.values) + 1
+    require_dense(schema.size * widths, schema.shape)
     mask = np.ones(schema.shape, np.bool_)
     mask.reshape(-1)[cells] = False
     return changed(tensor, {f.name: fields[f.name] for f in schema.values}, mask)
@@ -173,8 +211,7 @@ def _merged(
     order = np.argsort(cells)
     rows, across = np.divmod(cells[order], fields.shape[1])
     matrix = fields.matrix
-    here = matrix.rows * fields.shape[1] + matrix.columns
-    at = np.searchsorted(here, cells[order])
+    at = matrix.lower_bounds(rows, across)
     kind = index_type(matrix.stored + len(cells), *fields.shape)
     starts = matrix.starts.astype(np.int64)
     starts[1:] += np.cumsum(np.bincount(rows, minlength=fields.shape[0]))

@@ -12,6 +12,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj, negate
+from einsql.session.statements import sparse_rows
 from einsql.session.statements.target import refuse_null, rows
 from einsql.session.statements.write_set import Write, WriteSet
 from einsql.sql.binder.dml import COUNT, Touch
@@ -49,6 +50,11 @@ def updated(ctx: Context, tensor: Tensor, touch: Touch, fields: Fields) -> tuple
     if fields.sites is not None and in_place(touch, tensor):
         columns = {c: c for c in touch.columns}
         return _overwritten(ctx, tensor, touch, fields, columns, presence=None)
+    few = sparse_fields_of(fields)
+    if few is not None and tensor.relation.fields.is_sparse and in_place(touch, tensor):
+        new = sparse_rows.overwritten(tensor, few, touch.columns)
+        if new is not None:
+            return new, rows(fields, touch.node.schema)
     cells = _touched(touch, fields, tensor)
     values = {c: cells.take(c) for c in touch.columns}
     return Write(tensor, cells.at, values, cells.count), cells.count

@@ -17,6 +17,7 @@ from einsql.sql.parser.value_checks import Bounds, both, declared_bounds
 from einsql.storage.array_ownership import distinct
 from einsql.storage.fields import Term
 from einsql.storage.objects import Tensor
+from einsql.storage.sparse_fields import SparseFields, sparse_fields_of
 
 
 def declared_checks(clauses: Iterable[CheckClause], schema: Schema) -> tuple[Check, ...]:
@@ -95,12 +96,27 @@ def _test_tensor(tensor: Tensor, check: Check) -> None:
         outside.append(Term(check.column, above=most))
     if not any(fields.count(term, *there) for term in outside):
         return
+    few = sparse_fields_of(fields)
+    if few is not None:
+        flat, value = _first_stored(few.in_key_order(), check, schema)
+        raise violation(tensor, check, value, flat)
     values = fields[check.column]
     wrong = _outside(values, check, schema)
     if there:
         wrong &= fields[PRESENT]
     first = int(np.flatnonzero(wrong)[0])
     raise violation(tensor, check, int(values.reshape(-1)[first]), first)
+
+
+def _first_stored(fields: SparseFields, check: Check, schema: Schema) -> tuple[int, int]:
+    """The flat index and value of a stored element out of the bounds, else of another key."""
+    matrix = fields.taken(check.column)
+    flat = matrix.rows * matrix.shape[1] + matrix.columns
+    wrong = np.flatnonzero(_outside(matrix.values, check, schema))
+    if len(wrong):
+        return int(flat[wrong[0]]), int(matrix.values[wrong[0]])
+    gaps = np.flatnonzero(flat != np.arange(len(flat)))
+    return int(gaps[0]) if len(gaps) else len(flat), int(fields.fill(check.column))
 
 
 def first_violation(tensor: Tensor, check: Check, values: Sequence[int] | np.ndarray) -> int | None:

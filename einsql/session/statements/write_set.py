@@ -167,6 +167,8 @@ def _new_state(ctx: Context, write: Write, foreign: Callable[[], set[int]]) -> _
     if not write.tensor.relation.fields.is_sparse:
         return _Storing(ctx, write, foreign)
     shape = write.tensor.relation.schema.shape
+    if write.presence is False and write.count == prod(shape):
+        return sparse_rows.without_rows(write.tensor)
     box = write.at is None or not (write.flat or _has_arrays(write.at))
     if box and write.count:
         require_dense(sparse_rows.WIDTH * write.count, shape)

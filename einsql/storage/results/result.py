@@ -18,7 +18,7 @@ from einsql.ir.functions.casts import cast_array
 from einsql.storage.array_ownership import distinct
 from einsql.storage.arrow_arrays import arrow_array, arrow_lists, arrow_type
 from einsql.storage.fields import Fields, Term
-from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.out_of_memory import enough_memory, require
 from einsql.storage.relation import count_true
 from einsql.storage.results import stored_elements
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 65536
 """Rows that are converted to Python values together; it limits their memory."""
+
+WIDTH = 8
+"""Bytes of a value in an array of rows."""
 
 PIECE = 2**22
 """Bytes per fetch of a remote result."""
@@ -300,8 +303,22 @@ class Result:
             return values[:, 0], None if known is None else known[:, 0]
         return values, known
 
+    def require_rows(self, width: int) -> None:
+        """Refuses to list all rows if they do not fit into memory.
+
+        Sparse and repeated fields may have more rows than bytes.
+
+        Args:
+            width: The bytes of a value.
+
+        Raises:
+            OperationalError: Fewer bytes than needed are available.
+        """
+        require(len(self) * width * len(self.columns))
+
     def table(self) -> Iterator[tuple[DType, np.ndarray, np.ndarray | None]]:
         """The type, values and validity mask of each column over all rows."""
+        self.require_rows(2 * WIDTH)  # positions and values
         if stored_elements.has_stored_rows(self.fields):
             most = max(1, len(self))
             columns = next(stored_elements.chunks(self, most), None) or [
@@ -324,6 +341,7 @@ class Result:
         """The rows as an Arrow table, one column per SELECT item."""
         import pyarrow as pa  # takes 60 ms, and few callers need it
 
+        self.require_rows(WIDTH)
         parts = [batch for piece in self._pieces() for batch in piece.batches()]
         return pa.Table.from_batches(parts, self.arrow_schema())
 
