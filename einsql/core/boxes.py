@@ -7,7 +7,7 @@ longer parts come first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 import numpy as np
@@ -91,3 +91,27 @@ def runs(box: np.ndarray, most: int) -> Iterator[np.ndarray]:
             piece[:axis] = box[:axis, :1] + np.array(at, np.int64).reshape(-1, 1) + [0, 1]
             piece[axis] = first, min(hi, first + step)
             yield piece
+
+
+def adjoined(boxes: np.ndarray, axes: Iterable[int]) -> np.ndarray:
+    """Joins boxes that adjoin along an axis and are equal along all others.
+
+    Args:
+        boxes: Disjoint boxes, int64 (boxes, axes, 2).
+        axes: The axes along which boxes are joined, one after another.
+
+    Returns:
+        The boxes, of the same form and of any order.
+    """
+    for axis in axes:
+        if len(boxes) < 2:
+            break
+        others = np.delete(boxes, axis, axis=1).reshape(len(boxes), -1)
+        order = np.lexsort((boxes[:, axis, 0], *others.T))
+        boxes, others = boxes[order], others[order]
+        apart = boxes[1:, axis, 0] != boxes[:-1, axis, 1]
+        begins = np.flatnonzero(np.r_[True, apart | (others[1:] != others[:-1]).any(axis=1)])
+        ends = boxes[np.r_[begins[1:], len(boxes)] - 1, axis, 1]
+        boxes = boxes[begins]
+        boxes[:, axis, 1] = ends
+    return boxes

@@ -35,11 +35,14 @@ from einsql.storage.sparse_fields import as_shown
 
 if TYPE_CHECKING:
     from einsql.engine import program_writer, spilling_executor
+    from einsql.engine.boxes import tile_reader
+    from einsql.engine.boxes.tile_reader import TileReader
     from einsql.storage.memory import Memory
-else:  # imported for repeated and large programs only
+else:  # imported for repeated and large programs, and for tensors in files
     program_writer, spilling_executor = lazy_modules(
         "einsql.engine", "program_writer", "spilling_executor"
     )
+    (tile_reader,) = lazy_modules("einsql.engine.boxes", "tile_reader")
 
 REPEATED = 2
 """The run before which a program is converted to one generated function."""
@@ -55,6 +58,7 @@ class Program(GraphExecutor):
         memory: The memory limits; without them short memory raises an error.
         more: Further roots, which are computed in the same run.
         hurries: Whether it runs without a kernel that is being compiled where it can.
+        tiled: The names of the inputs that are in files, in several tiles.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Program(GraphExecutor):
         memory: Memory | None = None,
         more: Sequence[Node] = (),
         hurries: bool = False,
+        tiled: AbstractSet[str] = frozenset(),
     ) -> None:
         self._hurries = hurries
         roots = (root, *more)
@@ -86,20 +91,29 @@ class Program(GraphExecutor):
         self.inputs = tuple(
             (slots[id(node)], node.name) for node in nodes if isinstance(node, Input)
         )
+        self._peak = _bound(nodes)
+        self._sure = memory is not None and self._peak <= memory.sure
+
+        def single(node: EinSum, free: Sequence[int]) -> Step:
+            compiled, reader = compile_node(node), None
+            if tiled and not compiled.may_be_sparse:
+                in_pieces = memory is not None and not self._sure
+                reader = tile_reader.reader_of(node, compiled.run, compile_node, tiled, in_pieces)
+            return _single_step(node, compiled, reader, grouping, slots, numbers, free)
+
         self.steps = tuple(
-            _single_step(work, compile_node(work), grouping, slots, numbers, free[n])
+            single(work, free[n])
             if isinstance(work, EinSum)
             else _fused_step(work, slots, numbers, free[n])
             for n, work in enumerate(works)
         )
+        self.verifies = _verified_inputs(self.inputs, self.steps, shown)
         self._bound = tuple((s.run, s.sources, s.targets, s.free) for s in self.steps)
         self.aliased_inputs = _aliased_inputs(self.inputs, self.steps, shown)
         self._runs = 0
         self._written: Run | None = None
         self._memory = memory
         self._compile = compile_node
-        self._peak = _bound(nodes)
-        self._sure = memory is not None and self._peak <= memory.sure
         self._few = any(s.may_be_sparse for s in self.steps)
         if memory is None:
             self._peak = max((s.nbytes for s in self.steps), default=0)
@@ -163,7 +177,8 @@ class Program(GraphExecutor):
             outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
             nbytes = sum(a.nbytes for fields in outputs for a in arrays_in(fields))
-            measure.steps.append(StepMeasure(seconds, nbytes, tier=step.tier()))
+            measured = StepMeasure(seconds, nbytes, tier=step.tier(), tiles=step.tiles)
+            measure.steps.append(measured)
             slots.update(zip(step.targets, outputs, strict=True))
             for slot in step.free:
                 del slots[slot]
@@ -218,6 +233,14 @@ def _aliased_inputs(
     return tuple(sorted(set[str]().union(*(seen[r] for r in roots))))
 
 
+def _verified_inputs(
+    inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int]
+) -> frozenset[str]:
+    """Returns the names of the inputs that only steps read that verify their tiles."""
+    others = {slot for step in steps if step.reader is None for slot in step.sources}
+    return frozenset(name for slot, name in inputs if slot not in others and slot not in roots)
+
+
 def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | Group]:
     """Returns nodes and groups in their execution order, producers first."""
     single: list[EinSum | Group] = [n for n in nodes if isinstance(n, EinSum)]
@@ -250,6 +273,7 @@ def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | G
 def _single_step(
     node: EinSum,
     compiled: CompiledNode[Runner],
+    reader: TileReader | None,
     grouping: Grouping | None,
     slots: Mapping[int, int],
     numbers: Mapping[int, int],
@@ -258,7 +282,7 @@ def _single_step(
     def run(operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
         return (runner(operands, tick),)
 
-    runner = compiled.run
+    runner = compiled.run if reader is None else reader
     refusal = None if grouping is None else grouping.refusal(node)
     sources = tuple(slots[id(s)] for s in children(node))
     return Step(
@@ -271,10 +295,11 @@ def _single_step(
         nbytes=0 if compiled.may_be_sparse else _nbytes(node, compiled.views),
         may_be_sparse=compiled.may_be_sparse,
         runner=runner,
+        reader=reader,
         aliases_input=bool(compiled.views),
         calls_blas=compiled.calls_blas,
         chosen=tuple(r for r in (compiled.reason, refusal) if r is not None),
-        tier=lambda: tier_of(runner),
+        tier=lambda: tier_of(compiled.run),
     )
 
 

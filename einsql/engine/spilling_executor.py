@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from einsql.core.sparse.arrays import arrays_in
 from einsql.core.sparse.matrix import sparse_of
 from einsql.core.units import data_size
-from einsql.engine.node_slicing import Cut, Footprint, cut
+from einsql.engine.boxes.box_run import Allocate, BoxRun
+from einsql.engine.boxes.node_slicing import Box, Footprint, cut
 from einsql.engine.step import Arrays, Compile, Measure, Step, StepMeasure, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
-from einsql.ir.einsum.partial_merge import Total
-from einsql.ir.einsum.partial_states import with_state
 from einsql.storage.array_ownership import owner
+from einsql.storage.fields import Fields
 from einsql.storage.memory.budget import HELD, WORKING, Memory, anonymous, trim
 from einsql.storage.memory.spill_files import is_mapped
 
@@ -97,6 +98,7 @@ class _SpillingRun:
             nbytes=sum(a.nbytes for a in results),
             spilled=spilled,
             boxes=self.boxes,
+            tiles=step.tiles,
         )
 
     def _outputs(self, step: Step, operands: Sequence[Arrays], tick: Tick) -> Sequence[Arrays]:
@@ -104,51 +106,46 @@ class _SpillingRun:
             with self.memory.lending():
                 return step.run(operands, tick)
         ((_, node),) = step.nodes
-        most = self.room // WORKING
-        footprint = Footprint(node, operands)
-        if step.nbytes == 0 or footprint.nbytes() <= most:
+        chosen = None if step.reader is None else step.reader.chosen(operands)
+        run = BoxRun(node, self.compile) if step.reader is None else step.reader.boxes
+        boxes = [run.everything] if chosen is None else chosen
+        extents = {} if step.nbytes == 0 else self._extents(node, boxes, operands)
+        if chosen is None and not extents:
             return step.run(operands, tick)
-        boxes = cut(footprint, most)
-        if boxes.nbytes > most:
+        parts = run.parts(boxes, extents)
+        self.boxes = max(1, sum(map(len, parts.values())))
+        return [run.run(parts, operands, self._allocating(node), tick, chosen is not None)]
+
+    def _extents(
+        self, node: EinSum, boxes: Sequence[Box], operands: Sequence[Arrays]
+    ) -> dict[str, int]:
+        """The extents of the labels along which boxes are cut; none if they fit into memory."""
+        most = self.room // WORKING
+        widest = {x: max(b[x][1] - b[x][0] for b in boxes) for x in (boxes[0] if boxes else ())}
+        axes = (replace(a, hi=a.lo + widest.get(a.label, a.extent)) for a in node.axes)
+        shown = [f.unread() if isinstance(f, Fields) else f for f in operands]
+        footprint = Footprint(replace(node, axes=tuple(axes)), shown)
+        if not boxes or footprint.nbytes() <= most:
+            return {}
+        pieces = cut(footprint, most)
+        if pieces.nbytes > most:
             raise OperationalError(
-                f"There is not enough memory: a step takes {data_size(boxes.nbytes)} at least, "
+                f"There is not enough memory: a step takes {data_size(pieces.nbytes)} at least, "
                 f"and has {data_size(most)} of memory_limit",
-                hint=f"SET memory_limit = '{WORKING * boxes.nbytes // 10**6 + 1}MB' is enough "
+                hint=f"SET memory_limit = '{WORKING * pieces.nbytes // 10**6 + 1}MB' is enough "
                 "for it, if nothing else is stored.",
             )
-        self.boxes = boxes.size
-        return [self._in_boxes(boxes, operands, tick)]
+        return {x: n for x, n in pieces.extents.items() if n < footprint.extents[x]}
 
-    def _in_boxes(self, plan: Cut, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
-        """Computes a node's result box by box."""
-        node, done = plan.node, 0
-        reduces = plan.reduces
-        stated = with_state(node) if reduces else node
-        results = self._allocated(node)
-        for where, boxes in plan.parts():
-            total = Total(stated)
-            for box in boxes:
-                runner = self.compile(plan.narrowed(stated, box)).run
+    def _allocating(self, node: EinSum) -> Allocate:
+        """Returns what allocates the arrays of a result.
 
-                def part(fraction: float, done: int = done) -> None:
-                    tick((done + fraction) / plan.size)
-
-                total.add(runner(operands, part))
-                done += 1
-                part(1.0)
-            for name, values in total.result().items():
-                if name in results:
-                    results[name][where] = values
-        return results
-
-    def _allocated(self, node: EinSum) -> dict[str, np.ndarray]:
-        """Allocates a result's arrays, in files if they do not fit beside the fields in memory."""
-        shape = node.schema.shape
-        types = {f.name: f.dtype.numpy for f in node.schema.fields}
-        nbytes = sum(t.itemsize for t in types.values()) * node.schema.size
+        They are in files if they do not fit beside the fields in memory.
+        """
+        nbytes = sum(f.dtype.numpy.itemsize for f in node.schema.fields) * node.schema.size
         if nbytes + anonymous(self.held.values(), self.foreign) <= self.room // HELD:
-            return {name: np.empty(shape, t) for name, t in types.items()}
-        return {name: self.memory.space.empty(shape, t) for name, t in types.items()}
+            return np.zeros
+        return self.memory.space.empty
 
     def _spill(self, targets: Iterable[int]) -> None:
         """Moves new results to files until the fields in memory fit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import EinSum, Node
@@ -14,6 +14,9 @@ from einsql.kernels.kernel import Compile as Compile
 from einsql.kernels.kernel import Runner as Runner
 from einsql.kernels.kernel import Tick as Tick
 from einsql.kernels.vectorized.views import VIEWS
+
+if TYPE_CHECKING:
+    from einsql.engine.boxes.tile_reader import TileReader
 
 Run = Callable[[Mapping[str, Arrays], Tick], Sequence[Arrays]]
 """Runs all steps of a program; takes the inputs by name, and returns the fields of each root."""
@@ -78,6 +81,7 @@ class Step:
             sparse, whose kernel checks the free memory.
         detail: The description of a group's execution.
         runner: The runner of a single node; `run` calls it.
+        reader: The runner, if the node reads tiles of stored tensors as it needs them.
         aliases_input: Whether a result may share memory with an operand.
         calls_blas: Whether it may call a BLAS library.
         may_be_sparse: Whether a result may be a `Sparse`.
@@ -94,6 +98,7 @@ class Step:
     nbytes: int
     detail: str = ""
     runner: Runner | None = None
+    reader: TileReader | None = None
     aliases_input: bool = False
     calls_blas: bool = False
     may_be_sparse: bool = False
@@ -104,6 +109,11 @@ class Step:
     def points(self) -> int:
         """Points of all nodes."""
         return sum(node.points for _, node in self.nodes)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """The stored tiles that the last run has read and skipped."""
+        return (0, 0) if self.reader is None else (self.reader.read, self.reader.skipped)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -124,6 +134,7 @@ class StepMeasure:
         spilled: Bytes of its results in temporary files.
         boxes: The number of boxes of the step.
         tier: The tier that ran on one site, "compiled" or "plain"; None for a step of one tier.
+        tiles: The stored tiles that were read, and those that were skipped by their statistics.
     """
 
     seconds: float = 0.0
@@ -132,6 +143,7 @@ class StepMeasure:
     spilled: int = 0
     boxes: int = 1
     tier: str | None = None
+    tiles: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True)
@@ -221,7 +233,9 @@ class GraphExecutor(Executor[Sequence[Arrays]], Protocol):
     Attributes:
         aliased_inputs: Names of the inputs whose memory a result may share.
         steps: The steps with their kernels; empty if each site chooses kernels for its own tiles.
+        verifies: Names of the inputs in files whose tiles the steps verify when they read them.
     """
 
     aliased_inputs: Sequence[str] = ()
     steps: Sequence[Step] = ()
+    verifies: frozenset[str] = frozenset()

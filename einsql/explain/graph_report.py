@@ -164,6 +164,8 @@ def _steps(
                 bytes=took.nbytes,
                 spilled=took.spilled,
                 boxes=took.boxes,
+                tiles_read=took.tiles[0] if sum(took.tiles) else None,
+                tiles_skipped=took.tiles[1] if sum(took.tiles) else None,
                 tier=took.tier,
             )
         reports.append(

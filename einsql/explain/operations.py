@@ -23,6 +23,9 @@ class Measured:
         bytes_sent: The bytes sent between sites, on several sites.
         spilled: The bytes of the results that were written to temporary files.
         boxes: The number of boxes of the step.
+        tiles_read: The number of stored tiles that were read, of those in the operand's bounds
+            whose values the condition reads.
+        tiles_skipped: The number of stored tiles that statistics have excluded.
         blocks: The number of tiles of the result, for a plan over tiles.
         tier: "compiled" or "plain" for a step of two tiers, on one site or on virtual sites.
     """
@@ -32,6 +35,8 @@ class Measured:
     bytes_sent: int | None = None
     spilled: int | None = None
     boxes: int | None = None
+    tiles_read: int | None = None
+    tiles_skipped: int | None = None
     blocks: int | None = None
     tier: str | None = None
 

@@ -96,6 +96,8 @@ def measured_text(measured: Measured | None) -> str:
         text += f"  in {measured.boxes:,} boxes"
     if measured.tier == "plain":
         text += "  on NumPy, while its kernel is being compiled"
+    if measured.tiles_skipped is not None:
+        text += f"  {measured.tiles_read:,} tiles read, {measured.tiles_skipped:,} skipped"
     if measured.spilled:
         text += f"  {measured.spilled:,} bytes spilled"
     return text

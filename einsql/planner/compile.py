@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,16 +40,27 @@ def compiler(settings: Settings) -> Compile:
 
 
 def compiled(
-    root: Node, settings: Settings, memory: Memory | None = None, more: Sequence[Node] = ()
+    root: Node,
+    settings: Settings,
+    memory: Memory | None = None,
+    more: Sequence[Node] = (),
+    tiled: Set[str] = frozenset(),
 ) -> Program:
     """Compiles a graph to a program under the current settings, within a session's memory.
+
+    Args:
+        root: The graph.
+        settings: The settings.
+        memory: The memory limits.
+        more: Further roots.
+        tiled: The names of the inputs that are in files, in several tiles.
 
     Raises:
         Error: See `check_domains`.
     """
     check_domains(root, *more)
     hurries = settings.jit == "auto"
-    return Program(root, compiler(settings), grouping(settings), memory, more, hurries)
+    return Program(root, compiler(settings), grouping(settings), memory, more, hurries, tiled)
 
 
 def grouping(settings: Settings) -> FindGroups | None:

@@ -36,6 +36,10 @@ else:  # imported for statements with tiles only
     tile_plan = LazyModule("einsql.planner.tile_plan")
 
 
+Reads = tuple[tuple[str, np.ndarray], ...]
+"""Tensors in files, and the box of keys that is read of each tensor: int64 (keys, 2)."""
+
+
 @dataclass
 class Plan:
     """A query that is ready to run.
@@ -65,8 +69,8 @@ class Plan:
     description: tuple[tuple[Any, ...], ...] = ()
     parts: tuple[Part, ...] = ()
     probes: tuple[Condition, ...] = ()
-    reads: tuple[tuple[str, np.ndarray], ...] = ()
-    """Tensors in payload files, and the box of keys that is read of each tensor."""
+    reads: Reads = ()
+    """What is verified before a run: steps of the program verify other tensors in files."""
     memory: Memory | None = None
     use: ParameterUse = NOTHING
     """The use of the statement's parameters."""
@@ -139,6 +143,11 @@ class Plan:
     def _ended(self, made: Result, inputs: Mapping[str, Fields]) -> Result:
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         return made.cropped(within(made.bounds, cuts, inputs)) if cuts else made
+
+
+def unverified(reads: Reads, program: GraphExecutor) -> Reads:
+    """Returns the boxes that the steps of a program do not verify."""
+    return tuple((name, box) for name, box in reads if name not in program.verifies)
 
 
 def result_columns(relation: Relation) -> tuple[ResultColumn, ...]:

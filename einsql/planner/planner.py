@@ -30,7 +30,7 @@ from einsql.planner.dependencies import (
     TableDependency,
     TensorDependency,
 )
-from einsql.planner.plan import Plan, described, result_columns
+from einsql.planner.plan import Plan, described, result_columns, unverified
 from einsql.planner.stored_inputs import (
     boxes_read,
     idle_reason,
@@ -359,9 +359,15 @@ class BinderCatalog:
             Error: See `check_domains`.
         """
         if self.settings.device == "cpu":
-            return compiled(root, self.settings, self.memory, more)
+            return compiled(root, self.settings, self.memory, more, self.tiled)
         check_domains(root)
         return device_program.DeviceProgram(root, self.settings, self.store.lasts)
+
+    @property
+    def tiled(self) -> frozenset[str]:
+        """The inputs that are in files, in several tiles."""
+        layouts = ((name, as_fields(f).layout) for name, f in self.fields.items())
+        return frozenset(name for name, layout in layouts if layout is not None and layout.is_tiled)
 
     def on_sites(self, optimized: Optimized) -> OnSites:
         """Cuts a graph over the sites of the settings, and compiles it.
@@ -447,6 +453,7 @@ def make_plan(
                 ends=ends,
                 settings=settings,
                 memory=catalog.memory,
+                tiled=catalog.tiled,
             ),
         )
     site_plan: SitePlan | None = None
@@ -477,7 +484,7 @@ def make_plan(
         described(columns),
         catalog.parts(inputs_of(*optimized.roots)),
         tuple(catalog.probes),
-        () if several else _reads(optimized.roots, catalog),
+        () if several else unverified(_reads(optimized.roots, catalog), program),
         catalog.memory,
         catalog.given.use,
         ends,

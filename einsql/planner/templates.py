@@ -6,11 +6,9 @@ are made of that graph with numbers in the place of the unknowns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
@@ -21,7 +19,7 @@ from einsql.ir.einsum.graph import Roots, walk
 from einsql.optimizer import Optimized, Step
 from einsql.planner.compile import compiled
 from einsql.planner.dependencies import Dependency, ScopeDependency, TensorDependency
-from einsql.planner.plan import Plan, described
+from einsql.planner.plan import Plan, Reads, described, unverified
 from einsql.sql.parameters.runtime_inputs import Cut, ParameterUse, Shift
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ class QueryGraph:
 
 Make = Callable[[QueryGraph, tuple[Dependency, ...]], Plan]
 """Returns the plan of a graph over numbers for some inputs."""
-Reads = tuple[tuple[str, np.ndarray], ...]
-"""See `Plan.reads`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +119,10 @@ def first_plan(
     known, place = recorder.build(graph, walk(*graph.roots))  # the recursion stays flat
     recorder.close()
     plan = make(known, dependencies)
-    plan.reads = reads(known.roots)
+    boxes = reads(known.roots)
+    plan.reads = unverified(boxes, plan.program)
     fixed = known.use.key(values)
-    if not plan.reads and fixed is not None and place >= 0:
+    if not boxes and fixed is not None and place >= 0:
         plan.template = Template(recorder, place, dependencies, plan.version, fixed, make)
     return plan
 
@@ -142,6 +139,7 @@ def plan_of(
     ends: tuple[Cut | Shift, ...],
     settings: Settings,
     memory: Memory | None,
+    tiled: Set[str],
 ) -> Plan:
     """Returns the plan of a graph over numbers for the CPU of one site.
 
@@ -153,7 +151,7 @@ def plan_of(
         graph.schema,
         hidden,
         Optimized(graph.roots, trace),
-        compiled(root, settings, memory, more),
+        compiled(root, settings, memory, more, tiled),
         dependencies,
         notices,
         version,

@@ -10,6 +10,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
+from einsql.ir.einsum.tile_conditions import TileRanges
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.layout import Layout
 from einsql.storage.undo_log import Index
@@ -132,6 +133,21 @@ class Fields(Mapping[str, np.ndarray]):
         """
         return self
 
+    def tiles_in(self, box: np.ndarray) -> StoredTiles | None:
+        """Returns the stored tiles that contain a box; None if their values have no statistics.
+
+        Args:
+            box: The keys, int64 (keys, 2).
+
+        Raises:
+            OperationalError: A file is missing or truncated, or its statistics are damaged.
+        """
+        return None
+
+    def unread(self) -> Mapping[str, np.ndarray]:
+        """Returns the arrays without verification: only their shapes and strides may be used."""
+        return self
+
     def in_place(
         self, names: Sequence[str], at: Index, flat: bool, since: object
     ) -> InPlace | None:
@@ -198,6 +214,19 @@ class Summands:
         return (
             (self.mesh, self.axes, self.schema) == (other.mesh, other.axes, other.schema)
         ) and self.fields.placed_like(other.fields)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTiles:
+    """Stored tiles of a tensor.
+
+    Attributes:
+        boxes: The keys of each tile: int64 (tiles, keys, 2).
+        ranges: The values of each field in each tile.
+    """
+
+    boxes: np.ndarray
+    ranges: Mapping[str, TileRanges]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -54,3 +54,16 @@ def test_neutral_and_annihilating_values(law: str) -> None:
             with np.errstate(all="ignore"):
                 computed = function.numpy(finite, constant)
             np.testing.assert_array_equal(computed, finite if law == "identity" else constant)
+
+
+@pytest.mark.parametrize("function", lawful("monotone"), ids=lambda f: f.name)
+def test_monotone(function: Function) -> None:
+    """Between two values of an argument a result is between those at the two."""
+    for columns in arguments(function, function.arity):
+        finite = [np.unique(c[np.isfinite(c)]) for c in columns]
+        with np.errstate(all="ignore"):
+            table = function.numpy(*np.meshgrid(*finite, indexing="ij"))
+        for axis in range(function.arity):
+            steps = np.diff(table, axis=axis)
+            known = np.isnan(steps)
+            assert (((steps >= 0) | known).all(axis) | ((steps <= 0) | known).all(axis)).all()

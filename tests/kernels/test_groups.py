@@ -140,6 +140,7 @@ class _Defined:
     """A program that does what a graph means, in float64."""
 
     aliased_inputs = ()
+    verifies: frozenset[str] = frozenset()
 
     def __init__(self, root: EinSum) -> None:
         self.root = root

@@ -133,6 +133,7 @@ class BlockProgram:
     """Runs a graph as blocks in the place of a Program, under random or chosen cuts."""
 
     aliased_inputs: Sequence[str] = ()
+    verifies: frozenset[str] = frozenset()
     steps: Sequence[Step] = ()
 
     def __init__(self, root: EinSum, pick: Random) -> None:

@@ -100,6 +100,7 @@ class Function:
             integers may overflow in one order only.
         identity: The value e with f(x, e) = x, bitwise, or None.
         annihilator: The value z with f(x, z) = z for every finite x, or None.
+        monotone: True if f increases or decreases in each argument, and is rounded correctly.
         cheap: True if computing it costs no more than reading a value from memory.
         divides: True if it needs a division or a square root, which take several times as long
             as reading a value from the cache.
@@ -121,6 +122,7 @@ class Function:
     associative: bool = False
     identity: float | bool | None = None
     annihilator: float | bool | None = None
+    monotone: bool = False
     cheap: bool = False
     divides: bool = False
     transparent: bool = False
@@ -131,14 +133,15 @@ class Function:
 _ENTRIES: tuple[Function, ...] = (
     Function("add", arithmetic, lambda a, b: a + b, "{0} + {1}", 2,
              overflow("addition", "+", add_overflows, "add"), corners(lambda x, y: x + y),
-             commutative=True, associative=True, cheap=True, derivative=lambda g, y, a, b: (g, g)),
+             commutative=True, associative=True, monotone=True, cheap=True,
+             derivative=lambda g, y, a, b: (g, g)),
     Function("sub", arithmetic, lambda a, b: a - b, "{0} - {1}", 2,
              overflow("subtraction", "-", sub_overflows, "sub"), corners(lambda x, y: x - y),
-             cheap=True, derivative=lambda g, y, a, b: (g, -g)),
+             monotone=True, cheap=True, derivative=lambda g, y, a, b: (g, -g)),
     Function("mul", arithmetic, lambda a, b: a * b, "{0} * {1}", 2,
              overflow("multiplication", "*", mul_overflows, "mul"), corners(lambda x, y: x * y),
-             commutative=True, associative=True, identity=1, annihilator=0, cheap=True,
-             derivative=lambda g, y, a, b: (g * b, g * a)),
+             commutative=True, associative=True, identity=1, annihilator=0, monotone=True,
+             cheap=True, derivative=lambda g, y, a, b: (g * b, g * a)),
     Function("div", division, lambda a, b: a / b, "{0} / {1}", 2, cheap=True, divides=True,
              identity=1, derivative=quotient),
     Function("idiv", arithmetic, trunc_divide, "idiv({0}, {1})", 2,
@@ -153,7 +156,7 @@ _ENTRIES: tuple[Function, ...] = (
     Function("within", bits, lambda a, limit: a, "{0}", 2, DIGITS_FAIL, within_interval,
              cheap=True, derivative=still),
     Function("neg", arithmetic, lambda a: -a, "-{0}", 1, least("negation"),
-             lambda a: None if a is None else (-a[1], -a[0]), cheap=True,
+             lambda a: None if a is None else (-a[1], -a[0]), monotone=True, cheap=True,
              derivative=lambda g, y, a: (-g,)),
     Function("abs", arithmetic, np.abs, "abs({0})", 1, least("abs"), abs_interval, cheap=True,
              derivative=magnitude),
@@ -184,10 +187,12 @@ _ENTRIES: tuple[Function, ...] = (
     Function("least", choose, minimum, "({1} if less({1}, {0}) else {0})", 2,
              interval=both(min), commutative=True, associative=True, cheap=True,
              derivative=smaller),
-    Function("floor", rounding, np.floor, "np.floor({0})", cheap=True, derivative=still),
-    Function("ceil", rounding, np.ceil, "np.ceil({0})", cheap=True, derivative=still),
-    Function("trunc", rounding_keeps_integers, np.trunc, "truncate({0})", cheap=True,
-             interval=lambda a: a, derivative=still),
+    Function("floor", rounding, np.floor, "np.floor({0})", monotone=True, cheap=True,
+             derivative=still),
+    Function("ceil", rounding, np.ceil, "np.ceil({0})", monotone=True, cheap=True,
+             derivative=still),
+    Function("trunc", rounding_keeps_integers, np.trunc, "truncate({0})", monotone=True,
+             cheap=True, interval=lambda a: a, derivative=still),
     Function("round", rounding_keeps_integers, round_away, "round_away({0})", cheap=True,
              interval=lambda a: a, derivative=still),
     Function("isnan", float_test, np.isnan, "{0} != {0}", cheap=True, derivative=still),
@@ -200,7 +205,7 @@ _ENTRIES: tuple[Function, ...] = (
              derivative=lambda g, y, x: (g * (1 / math.log(2)) / x,)),
     Function("log10", real, np.log10, "log10({0})",
              derivative=lambda g, y, x: (g * (1 / math.log(10)) / x,)),
-    Function("sqrt", real, np.sqrt, "math.sqrt({0})", cheap=True, divides=True,
+    Function("sqrt", real, np.sqrt, "math.sqrt({0})", monotone=True, cheap=True, divides=True,
              derivative=lambda g, y, x: (g * 0.5 / y,)),
     Function("cbrt", real, np.cbrt, "np.cbrt({0})", derivative=lambda g, y, x: (g / (y * y * 3),)),
     Function("pow", real, power, "power({0}, {1})", 2, derivative=power_derivative),

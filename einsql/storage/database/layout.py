@@ -132,6 +132,11 @@ class Layout:
         return frozenset((self.base.file, *(s.file for s in self.newer)))
 
     @property
+    def is_tiled(self) -> bool:
+        """Whether the elements are in several tiles."""
+        return self.base.tile is not None and self.base.rows > 1
+
+    @property
     def size(self) -> int:
         """The bytes of all files."""
         return self.base.size + sum(s.size for s in self.newer)

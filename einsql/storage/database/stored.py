@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from einsql.core.schema import Schema
 from einsql.storage.database.layout import Layout
 from einsql.storage.database.segment_file import SegmentFile
+from einsql.storage.database.tile_grid import TileGrid
 from einsql.storage.database.tile_memory import TileMemory
-from einsql.storage.fields import Fields, InPlace, LocalFields, RemoteFields
+from einsql.storage.database.tile_statistics import RECORD, UNKNOWN, ranges_in
+from einsql.storage.fields import Fields, InPlace, LocalFields, RemoteFields, StoredTiles
 from einsql.storage.undo_log import Index
 
 REWRITTEN = 4
@@ -151,6 +154,43 @@ class StoredFields(FieldsInFiles):
             for name in self:
                 self._verify(name, box - lows)
         return arrays
+
+    def tiles_in(self, box: np.ndarray) -> StoredTiles | None:
+        """See `Fields.tiles_in`; tiles with changes that are not committed have no statistics."""
+        _ = self._mapped()
+        base = self.layout.base
+        full = base.tile is not None and all(p.shape == self._schema.shape for p in base.parts)
+        if not full or all(s.statistics is None for s in (base, *self.layout.newer)):
+            return None
+        assert base.tile is not None
+        grid = TileGrid(self._schema.shape, base.tile)
+        lows = np.array([k.lo for k in self._schema.keys], np.int64).reshape(-1, 1)
+        tiles = grid.covering(box - lows)
+        table = self._statistics[tiles]
+        if self.memory is not None:
+            table[self.memory.dirty[tiles]] = np.array(UNKNOWN, RECORD)
+        named = zip(self._schema.fields, table.T, strict=True)
+        ranges = {f.name: ranges_in(column, f.dtype) for f, column in named}
+        return StoredTiles(grid.boxes(tiles) + lows, ranges)
+
+    @cached_property
+    def _statistics(self) -> np.ndarray:
+        """The statistics of the committed versions of all tiles, (tiles, fields)."""
+        entries, base = self.layout.index.entries, self.base.statistics
+        shape = (self.base.segment.rows, len(self.layout.base.parts))
+        unknown = np.full(shape, np.array(UNKNOWN, RECORD))
+        table = unknown if base is None else base
+        for number, segment in self.newer.items():
+            here, known = entries[entries["segment"] == number], segment.statistics
+            if len(here):
+                table = table if table.flags.writeable else table.copy()
+                rows = unknown[:1] if known is None else known[here["row"]]
+                table[here["tile"]] = rows
+        return table
+
+    def unread(self) -> Mapping[str, np.ndarray]:
+        """See `Fields.unread`."""
+        return self._mapped()
 
     def _verify(self, name: str, box: np.ndarray | None) -> None:
         if self.memory is not None:

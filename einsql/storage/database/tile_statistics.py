@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
-from einsql.core.records import dataclass
 from einsql.core.schema import DType
+from einsql.ir.einsum.tile_conditions import TileRanges
 
 RECORD = np.dtype([("least", "<i8"), ("most", "<i8"), ("nans", "<i8"), ("present", "<i8")])
 """The extremes of the values that are no NaN, the number of NaNs, and of all present values.
@@ -92,27 +92,14 @@ def records(observed: Iterable[Observed], dtype: DType) -> np.ndarray:
     return table
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ValueRanges:
-    """The present values of a field in some tiles.
-
-    Attributes:
-        least: The least value of each tile that is no NaN, in the type's carrier.
-        most: The greatest; less than `least` in a tile without such values.
-        has_nan: Whether each tile has a NaN.
-        known: Whether the other attributes are known for each tile.
-    """
-
-    least: np.ndarray
-    most: np.ndarray
-    has_nan: np.ndarray
-    known: np.ndarray
-
-
-def ranges_in(table: np.ndarray, dtype: DType) -> ValueRanges:
-    """The ranges of values in an array of `RECORD`."""
+def ranges_in(table: np.ndarray, dtype: DType) -> TileRanges:
+    """The ranges of values in an array of `RECORD`; those of the type where nothing is known."""
     least, most = (np.ascontiguousarray(table[name]) for name in ("least", "most"))
+    unknown = table["nans"] < 0
+    ends: tuple[float, float] = (-np.inf, np.inf)
     if dtype.is_float:
-        least, most = least.view("<f8"), most.view("<f8")
-    known = table["nans"] >= 0
-    return ValueRanges(least, most, table["nans"] != 0, known)
+        least, most = (a.view("<f8").astype(dtype.carrier) for a in (least, most))
+    else:
+        ends = (0, 1) if dtype is DType.BOOLEAN else dtype.range
+    least[unknown], most[unknown] = ends
+    return TileRanges(least, most, dtype.is_float & (table["nans"] != 0))

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
-from itertools import product
 from math import ceil, prod
 
 import numpy as np
@@ -144,45 +142,8 @@ class Cut:
         nbytes: Bytes that a box takes.
     """
 
-    node: EinSum
     extents: Mapping[str, int]
     nbytes: int
-
-    @property
-    def reduces(self) -> bool:
-        """Whether the results of boxes must be merged."""
-        return any(self._pieces(x) > 1 for x in self.node.reduced)
-
-    @property
-    def size(self) -> int:
-        """The number of boxes."""
-        return prod(self._pieces(a.label) for a in self.node.axes)
-
-    def parts(self) -> Iterator[tuple[tuple[slice, ...], list[Box]]]:
-        """Yields the parts of the result, each with its boxes."""
-        keys, reduced = self.node.keys, self.node.reduced
-        lows = [self.node.axis(k).lo for k in keys]
-        for part in product(*(self._bounds(k) for k in keys)):
-            box = dict(zip(keys, part, strict=True))
-            where = tuple(slice(lo - n, hi - n) for (lo, hi), n in zip(part, lows, strict=True))
-            reduced_bounds = product(*(self._bounds(x) for x in reduced))
-            yield where, [box | dict(zip(reduced, b, strict=True)) for b in reduced_bounds]
-
-    def narrowed(self, node: EinSum, box: Box) -> EinSum:
-        """Returns a node with these labels over a box."""
-        return replace(
-            node,
-            axes=tuple(replace(a, lo=box[a.label][0], hi=box[a.label][1]) for a in node.axes),
-        )
-
-    def _pieces(self, label: str) -> int:
-        extent = self.node.axis(label).extent
-        return ceil(extent / self.extents[label]) if extent else 1
-
-    def _bounds(self, label: str) -> list[tuple[int, int]]:
-        a, step = self.node.axis(label), max(1, self.extents[label])
-        starts = range(a.lo, a.hi, step) if a.extent else [a.lo]
-        return [(lo, max(lo, min(a.hi, lo + step))) for lo in starts]
 
 
 def cut(footprint: Footprint, most: int) -> Cut:
@@ -210,7 +171,7 @@ def cut(footprint: Footprint, most: int) -> Cut:
                 break
             needed, _, label = min(tried)
             extents[label] = ceil(extents[label] / 2)
-    return Cut(node, extents, needed)
+    return Cut(extents, needed)
 
 
 def _threads() -> int:
