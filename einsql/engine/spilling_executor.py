@@ -21,7 +21,7 @@ from einsql.engine.step import Arrays, Compile, Measure, Step, StepMeasure, Tick
 from einsql.errors import OperationalError
 from einsql.ir.einsum.graph import EinSum
 from einsql.storage.array_ownership import owner
-from einsql.storage.fields import Fields
+from einsql.storage.fields import as_fields
 from einsql.storage.memory.budget import HELD, WORKING, Memory, anonymous, trim
 from einsql.storage.memory.spill_files import is_mapped
 
@@ -123,7 +123,10 @@ class _SpillingRun:
         most = self.room // WORKING
         widest = {x: max(b[x][1] - b[x][0] for b in boxes) for x in (boxes[0] if boxes else ())}
         axes = (replace(a, hi=a.lo + widest.get(a.label, a.extent)) for a in node.axes)
-        shown = [f.unread() if isinstance(f, Fields) else f for f in operands]
+        shown = [
+            f if o.source.sparse else as_fields(f).unread()
+            for o, f in zip(node.operands, operands, strict=True)
+        ]
         footprint = Footprint(replace(node, axes=tuple(axes)), shown)
         if not boxes or footprint.nbytes() <= most:
             return {}

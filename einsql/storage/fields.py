@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from einsql.core.records import dataclass
-from einsql.core.schema import Schema
+from einsql.core.schema import PRESENT, Schema
 from einsql.ir.einsum.tile_conditions import TileRanges
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.layout import Layout
@@ -166,6 +166,10 @@ class Fields(Mapping[str, np.ndarray]):
             OperationalError: The file is missing or truncated, or damaged in a tile of the cells.
         """
         return None
+
+    def without_flags(self) -> Fields:
+        """Returns fields of which every key exists, without the flags."""
+        return LocalFields({name: self[name] for name in self if name != PRESENT})
 
     def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> Fields:
         """Returns the same arrays as fields of a stored tensor.

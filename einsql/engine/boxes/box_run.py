@@ -20,7 +20,7 @@ from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.einsum.tile_conditions import labels_read
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
-from einsql.storage.fields import Fields
+from einsql.storage.fields import as_fields
 
 RUNNERS = 64
 """Compiled kernels that a node keeps, for boxes of different extents: 0.7 ms each to compile."""
@@ -148,10 +148,7 @@ class BoxRun:
         keys = zip(operand.labels, operand.source.schema.keys, strict=True)
         spans = [(box[x][0] - k.lo, box[x][1] - k.lo) for x, k in keys]
         names = sorted(self._fields[number])
-        if isinstance(fields, Fields):
-            return fields.part(names, np.array(spans, np.int64).reshape(-1, 2))
-        at = tuple(slice(lo, hi) for lo, hi in spans)
-        return {name: fields[name][at] for name in names}
+        return as_fields(fields).part(names, np.array(spans, np.int64))
 
     def _allocated(self, allocate: Allocate, fills: bool) -> dict[str, np.ndarray]:
         """The arrays of the result, which no point has reached yet."""

@@ -24,7 +24,7 @@ from einsql.ir.einsum.tile_conditions import (
     reads_presence,
 )
 from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
-from einsql.storage.fields import Fields, StoredTiles
+from einsql.storage.fields import StoredTiles, as_fields
 
 
 class TileReader:
@@ -36,12 +36,23 @@ class TileReader:
         skipped: The number of its other tiles in the bounds of the node.
     """
 
-    def __init__(self, node: EinSum, runner: Runner, compile_node: Compile) -> None:
+    def __init__(
+        self, node: EinSum, tiled: Sequence[int], runner: Runner, compile_node: Compile
+    ) -> None:
+        """Analyses the node.
+
+        Args:
+            node: The node.
+            tiled: The operands in files.
+            runner: The runner of the node on complete operands.
+            compile_node: Compiles the node over boxes.
+        """
         self.boxes = BoxRun(node, compile_node)
         self.read = self.skipped = 0
         self._node = node
         self._runner = runner
-        self._excluding = excluding_operands(node)
+        self._tiled = tiled
+        self._excluding = [n for n in excluding_operands(node) if n in tiled]
         self._condition = condition_of(node)
         self._places = [
             np.array([(a.lo, a.hi) for a in map(node.axis, o.labels)], np.int64).reshape(-1, 2)
@@ -52,8 +63,9 @@ class TileReader:
         """Runs it over the tiles in which the condition may hold."""
         chosen = self.chosen(operands)
         if chosen is None:
-            places = zip(operands, self._places, strict=True)
-            verified = [f.verified(box) if isinstance(f, Fields) else f for f, box in places]
+            verified = list(operands)
+            for n in self._tiled:
+                verified[n] = as_fields(operands[n]).verified(self._places[n])
             return self._runner(verified, tick)
         return self.boxes.run(self.boxes.parts(chosen, {}), operands, np.zeros, tick)
 
@@ -62,8 +74,7 @@ class TileReader:
         self.read = self.skipped = 0
         best: tuple[int, np.ndarray] | None = None
         for n in self._excluding:
-            fields = operands[n]
-            tiles = fields.tiles_in(self._places[n]) if isinstance(fields, Fields) else None
+            tiles = as_fields(operands[n]).tiles_in(self._places[n])
             if tiles is None:
                 continue
             holds = may_hold(self._condition, self._leaf(n, tiles, operands))
@@ -132,7 +143,7 @@ def reader_of(
     read = [n for n, o in enumerate(node.operands) if _is_tiled(o.source, tiled)]
     if not read or not (in_pieces or set(read).intersection(excluding_operands(node))):
         return None
-    return TileReader(node, runner, compile_node)
+    return TileReader(node, read, runner, compile_node)
 
 
 def _is_tiled(source: Node, tiled: Set[str]) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from einsql.core import buffer_pool
 from einsql.core.free_memory import require_dense
 from einsql.core.records import dataclass
-from einsql.core.schema import PRESENT
+from einsql.core.schema import PRESENT, DType, Field, Schema
 from einsql.errors import IntegrityError
 from einsql.session.statements import sparse_rows
 from einsql.session.statements.target import changed, key_text
@@ -204,14 +204,10 @@ class _Storing:
     def _tiles(self) -> Fields | None:
         """Returns the fields of a stored tensor of which the write changes some tiles, or None."""
         write, relation = self.write, self.write.tensor.relation
-        has_mask = relation.schema.has(PRESENT)
-        if (
-            write.at is None
-            or self.ctx.cluster is not None
-            or not (has_mask or write.presence in (None, True))
-        ):
+        if write.at is None or self.ctx.cluster is not None:
             return None
         values: dict[str, np.ndarray | np.bool_] = dict(write.values)
+        has_mask = relation.schema.has(PRESENT) or write.presence is False
         if has_mask and write.presence is not None:
             values[PRESENT] = np.bool_(write.presence)
         in_place = relation.fields.in_place(
@@ -277,8 +273,13 @@ class _Storing:
         tensor = self.write.tensor
         if self.tiles is None:
             return changed(tensor, self.fields, self.mask)
-        relation = Relation(tensor.relation.schema, self.tiles)
-        if self.write.presence and PRESENT in self.tiles and self.tiles.all_set(PRESENT):
-            fields = {f.name: self.tiles[f.name] for f in relation.schema.values}
-            return changed(tensor, fields, self.tiles[PRESENT])
-        return tensor.with_relation(relation)
+        schema = tensor.relation.schema
+        if PRESENT not in self.tiles:
+            return tensor.with_relation(Relation(schema, self.tiles))
+        if self.write.presence and self.tiles.all_set(PRESENT):
+            dense = Relation(Schema(schema.keys, schema.values), self.tiles.without_flags())
+            return tensor.with_relation(dense)
+        fields = (*schema.values, Field(PRESENT, DType.BOOLEAN))
+        if schema.fields != fields:
+            schema = Schema(schema.keys, fields)
+        return tensor.with_relation(Relation(schema, self.tiles))

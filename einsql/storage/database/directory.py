@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
 from einsql.storage.database import sparse_payload
-from einsql.storage.database.layout import CSR, Layout, Segment
+from einsql.storage.database.layout import CSR, Layout, Segment, schema_in
 from einsql.storage.database.merge import merged_into
 from einsql.storage.database.newer_tiles import changed_tiles
 from einsql.storage.database.payload import Progress, ignore, write_newer, write_payload
@@ -123,7 +123,9 @@ class Directory:
         """
         if tensor.relation.fields.layout is None or len(_stored(tensor).dirty):
             return self.write(tensor, version, set(), tick)
-        fields = _stored(tensor)
+        fields, schema = _stored(tensor), tensor.relation.schema
+        if fields.newer and not fields.layout.is_uniform(schema):
+            return self.write(tensor, version, set(), tick)
         path = os.path.join(self.path, fields.layout.base.file)
         with writing(path), open(path, "xb+") as file:
             base = merged_into(file, fields, tick)
@@ -171,6 +173,8 @@ class Directory:
             return self.write(tensor, version, pending)
         if not fields.newer:
             return None
+        if not fields.layout.is_uniform(tensor.relation.schema):
+            return self.write(tensor, version, pending)
         with self._new_file(tensor, version, pending) as (file, name):
             base = merged_into(file, fields, ignore)
         return Layout(replace(base, file=name))
@@ -235,8 +239,9 @@ class Directory:
         if layout.base.format == CSR:
             arrays = sparse_payload.arrays_in(layout.base, schema)
             return StoredSparseFields(layout, schema, self._segment(layout.base, arrays, title))
-        newer = {s.number: self._segment(s, schema, title) for s in layout.newer}
-        return StoredFields(layout, schema, self._segment(layout.base, schema, title), newer)
+        newer = {s.number: self._segment(s, schema_in(s, schema), title) for s in layout.newer}
+        base = self._segment(layout.base, schema_in(layout.base, schema), title)
+        return StoredFields(layout, schema, base, newer)
 
     def _segment(self, segment: Segment, schema: Schema, title: str) -> SegmentFile:
         """A segment, shared by the versions of a tensor: it is mapped and verified once."""

@@ -113,10 +113,15 @@ def _of_definition(item: Definition) -> Iterator[Finding]:
 def _of_segments(stored: FieldsInFiles, step: Callable[[int], None]) -> Iterator[str]:
     """The faults of the segments of a tensor, of the newest versions of its tiles."""
     entries = stored.layout.index.entries
-    outdated = entries["tile"]
-    yield from _of_file(stored.base, step, lambda part: _base_units(stored.base, part, outdated))
-    grid = TileGrid(stored.base.schema.shape, stored.layout.base.tile or ())
+    grid, base = stored.layout.grid(stored.base.schema), stored.base
+
+    def base_units(part: Part) -> list[_Unit]:
+        is_full = part.shape == base.schema.shape
+        return _base_units(base, part, entries["tile"] if is_full else entries["tile"][:0])
+
+    yield from _of_file(base, step, base_units)
     for number, file in stored.newer.items():
+        assert grid is not None  # there are newer tiles
         here = entries[entries["segment"] == number]
         yield from _of_file(file, step, partial(_newer_units, file, grid, here))
 

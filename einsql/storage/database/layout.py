@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from einsql.core.records import dataclass
+from einsql.core.schema import PRESENT, DType, Field, Schema
+from einsql.storage.database.tile_grid import TileGrid, tile_shape
 from einsql.storage.database.tile_index import TileIndex
 
 Fill = bool | int | float | None
@@ -126,6 +128,28 @@ class Layout:
     newer: tuple[Segment, ...] = ()
     index: TileIndex = field(default_factory=TileIndex)
 
+    def grid(self, schema: Schema) -> TileGrid | None:
+        """The tiles of the tensor, which newer tiles follow; None in format 1 and in CSR.
+
+        Args:
+            schema: The keys and fields.
+        """
+        base, full = self.base, schema.shape
+        if base.tile is None:
+            return None
+        if self.newer:
+            return TileGrid(full, self.newer[0].tile or ())
+        if all(p.shape == full for p in base.parts):
+            return TileGrid(full, base.tile)
+        return TileGrid(full, tile_shape(full, widest(schema)))
+
+    def is_uniform(self, schema: Schema) -> bool:
+        """Whether newer tiles can replace those of the base segment in a copy of its file."""
+        names = tuple(f.name for f in schema.fields)
+        every = (tuple(p.name for p in s.parts) for s in (self.base, *self.newer))
+        full = all(p.shape == schema.shape for p in self.base.parts)
+        return full and all(found == names for found in every)
+
     @property
     def files(self) -> frozenset[str]:
         """The names of all files."""
@@ -161,6 +185,25 @@ class Layout:
         if index.checksum != checksum:
             raise ValueError("the checksum of its tile index is wrong")
         return cls(Segment.read(rest), newer, index)
+
+
+def widest(schema: Schema) -> int:
+    """The bytes of the largest element of a tensor."""
+    return max((f.dtype.numpy.itemsize for f in schema.fields), default=1)
+
+
+def schema_in(segment: Segment, schema: Schema) -> Schema:
+    """The keys of a tensor with the fields that a dense segment of it has.
+
+    A segment without flags has tiles in which every key exists. The flags of an older segment
+    are not read if no key of the tensor is absent.
+    """
+    types = {f.name: f.dtype for f in schema.fields}
+    fields = [Field(p.name, types.get(p.name, DType.BOOLEAN)) for p in segment.parts]
+    values = [f.name for f in fields if f.name != PRESENT]
+    if values != [f.name for f in schema.values] or len(fields) > len(values) + 1:
+        raise ValueError("the payload has other fields")
+    return Schema(schema.keys, tuple(fields))
 
 
 def written_value(value: Fill) -> Any:

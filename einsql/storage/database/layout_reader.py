@@ -10,9 +10,8 @@ import numpy as np
 
 from einsql.core.schema import Schema
 from einsql.storage.database.directory import is_payload
-from einsql.storage.database.layout import CSR, DENSE, Layout, Segment
+from einsql.storage.database.layout import CSR, DENSE, Layout, Segment, schema_in
 from einsql.storage.database.sparse_payload import arrays_in
-from einsql.storage.database.tile_grid import TileGrid
 from einsql.storage.database.tile_statistics import RECORD
 from einsql.storage.database.units import stored_shape, units_of
 
@@ -69,9 +68,9 @@ def checked_layout(
     for segment in segments:
         if not is_payload(segment.file):
             raise ValueError(f"{segment.file!r} is no payload's name")
-        if [p.name for p in segment.parts] != [f.name for f in schema.fields]:
+        if not layout.newer and [p.name for p in segment.parts] != [f.name for f in schema.fields]:
             raise ValueError("the payload has other fields")
-    _check_base(layout.base, schema)
+    _check_base(layout.base, schema_in(layout.base, schema) if layout.newer else schema)
     if layout.newer or len(layout.index.entries):
         _check_newer(layout, schema)
     return layout
@@ -131,10 +130,13 @@ def _check_places(segment: Segment, count: int, schema: Schema) -> None:
 def _check_newer(layout: Layout, schema: Schema) -> None:
     base, entries = layout.base, layout.index.entries
     numbers = [s.number for s in layout.newer]
-    is_full = all(p.shape == schema.shape for p in base.parts)
-    if base.format == CSR or base.tile is None or not is_full or len({*numbers, 0}) <= len(numbers):
+    grid = layout.grid(schema)
+    if base.format == CSR or grid is None or len({*numbers, 0}) <= len(numbers):
         raise ValueError("its newer tiles do not fit the payload")
-    grid = TileGrid(schema.shape, base.tile)
+    _check_tile(grid.tile, schema.shape)
+    is_full = all(p.shape == schema.shape for p in base.parts)
+    if {s.tile for s in layout.newer} != {grid.tile} or (is_full and base.tile != grid.tile):
+        raise ValueError("its newer tiles do not fit the payload")
     if not (np.isin(entries["segment"], numbers).all() and (entries["tile"] < grid.count).all()):
         raise ValueError("its tile index names other tiles")
     spans = grid.spans(entries["tile"], schema.shape)
@@ -142,7 +144,7 @@ def _check_newer(layout: Layout, schema: Schema) -> None:
     for segment in layout.newer:
         here = entries["segment"] == segment.number
         (total,) = {p.shape for p in segment.parts}
-        _check_places(segment, segment.rows * len(segment.parts), schema)
+        _check_places(segment, segment.rows * len(segment.parts), schema_in(segment, schema))
         wrong = (entries["start"] < 0) | (entries["row"] >= segment.rows) | (ends > prod(total))
         firsts = [p.first for p in segment.parts]
         if len(total) != 1 or firsts != list(range(len(firsts))) or (wrong & here).any():

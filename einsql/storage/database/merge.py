@@ -13,7 +13,6 @@ from einsql.storage.database.layout import Part, Segment
 from einsql.storage.database.payload import SLAB, Progress, frame_of, with_frame
 from einsql.storage.database.segment_file import FRAME
 from einsql.storage.database.stored import FieldsInFiles
-from einsql.storage.database.tile_grid import TileGrid
 from einsql.storage.database.tile_statistics import RECORD, UNKNOWN
 from einsql.storage.database.units import Units
 from einsql.storage.files.drafts import write_all
@@ -97,7 +96,7 @@ class _Newer:
         entries = self._entries.tolist()
         self.places = {tile: (start, number, row) for tile, start, number, row in entries}
         self._segments = fields.newer
-        self._grid = TileGrid(fields.base.schema.shape, fields.layout.base.tile or ())
+        self._grid = fields.layout.grid(fields.base.schema)
         self._reads = reads
 
     def read(self, tile: int, name: str, size: int) -> tuple[bytes, int]:
@@ -119,6 +118,7 @@ class _Newer:
         (crc,) = np.frombuffer(read(at, 4), "<u4").tolist()
         elements = read(part.offset + start * file.itemsize(part), size)
         if checksums([memoryview(elements)]) != [crc]:
+            assert self._grid is not None  # there are newer tiles
             raise file.wrong_newer(part, self._grid, tile)
         return elements, int(crc)
 

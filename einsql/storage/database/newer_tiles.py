@@ -70,7 +70,7 @@ def changed_tiles(fields: FieldsInFiles) -> NewerTiles | None:
     replaced = _replaced(layout, live, len(tiles))
     moved = live["tile"][np.isin(live["segment"], list(replaced))]
     number = 1 + max((s.number for s in layout.newer), default=0)
-    segment = Segment("", 0, (), 0, 0, 0, layout.base.tile, number)
+    segment = Segment("", 0, (), 0, 0, 0, fields.memory.grid.tile, number)
     return NewerTiles(fields.memory, np.union1d(tiles, moved), segment, replaced)
 
 

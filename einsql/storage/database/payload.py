@@ -27,7 +27,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, Schema, is_flag
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.checks import CHUNK, RunningUnits
-from einsql.storage.database.layout import CSR, DENSE, Fill, Part, Segment
+from einsql.storage.database.layout import CSR, DENSE, Fill, Part, Segment, widest
 from einsql.storage.database.tile_grid import TileGrid, tile_shape
 from einsql.storage.database.tile_statistics import RECORD, records
 from einsql.storage.fields import Fields
@@ -203,11 +203,6 @@ def write_newer(
     rows = _Rows(boxes, dict.fromkeys(names, sizes))
     written = _written(file, segment, schema, rows, slabs, ignore)
     return written, np.cumsum(sizes) - sizes
-
-
-def widest(schema: Schema) -> int:
-    """The bytes of the largest element of a tensor."""
-    return max((f.dtype.numpy.itemsize for f in schema.fields), default=1)
 
 
 def _written(

@@ -19,13 +19,13 @@ from einsql.storage.database.checks import checksums
 from einsql.storage.database.layout import Part, Segment
 from einsql.storage.database.payload import frame_of
 from einsql.storage.database.tile_grid import TileGrid
-from einsql.storage.database.tile_statistics import RECORD
+from einsql.storage.database.tile_statistics import RECORD, UNKNOWN
 from einsql.storage.database.units import Units, box_text, unit_text, units_of
 from einsql.storage.files.regular_files import open_regular
 
 FRAME = "the checksum of its frame is wrong"
 """The fault of a file whose bytes outside of the fields' elements are wrong."""
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+NORESERVE = getattr(mmap, "MAPNORESERVE", 0x4000 if sys.platform == "linux" else 0)
 """Flag for a private mapping that may be larger than the memory, as only a few pages change."""
 
 
@@ -101,7 +101,7 @@ class SegmentFile:
             None if the file cannot be mapped again: it has been unlinked, or the system refuses.
         """
         _ = self.memory  # checks the frame
-        flags, access = mmap.MAP_PRIVATE | _NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+        flags, access = mmap.MAP_PRIVATE | NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
         try:
             with self.opened() as file:
                 return mmap.mmap(file.fileno(), self.segment.size, flags, access)
@@ -164,6 +164,14 @@ class SegmentFile:
         """Whether all units of all fields are known to be right."""
         parts = len(self.segment.parts)
         return len(self._known) == parts and all(bool(k.all()) for k in self._known.values())
+
+    def statistics_of(self, name: str) -> np.ndarray:
+        """The statistics of a field in each row; unknown ones if the file has none."""
+        table = self.statistics
+        for n, part in enumerate(self.segment.parts):
+            if part.name == name and table is not None:
+                return table[:, n]
+        return np.full(self.segment.rows, np.array(UNKNOWN, RECORD))
 
     @property
     def statistics(self) -> np.ndarray | None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
-from einsql.core.schema import Schema
+from einsql.core.schema import PRESENT, DType, Field, Schema
 from einsql.storage.database.layout import Layout
 from einsql.storage.database.segment_file import SegmentFile
-from einsql.storage.database.tile_grid import TileGrid
 from einsql.storage.database.tile_memory import TileMemory
 from einsql.storage.database.tile_statistics import RECORD, UNKNOWN, ranges_in
 from einsql.storage.fields import Fields, InPlace, LocalFields, RemoteFields, StoredTiles
+from einsql.storage.out_of_memory import available
 from einsql.storage.undo_log import Index
 
 REWRITTEN = 4
@@ -24,6 +25,8 @@ A commit replaces the base segment if more than 1/4 of the tiles would be newer 
 tile takes memory, and 2 ms at the first read of each version, where an old one takes 0.7 ms (256
 tiles of 1 MiB, benchmarks/tiles.py).
 """
+REPEATED = 4
+"""Tiles that a base segment repeats take at most 1/4 of the free memory after the first change."""
 
 
 class FieldsInFiles(RemoteFields):
@@ -100,7 +103,7 @@ class StoredFields(FieldsInFiles):
         self._verified = False
         """Whether every element has been verified."""
         if memory is not None:
-            self._arrays = memory.shown()
+            self._arrays = memory.shown(self)
 
     def local(self) -> Mapping[str, np.ndarray]:
         """The arrays, if the files are mapped."""
@@ -113,10 +116,10 @@ class StoredFields(FieldsInFiles):
         return array
 
     def __iter__(self) -> Iterator[str]:
-        return (p.name for p in self.layout.base.parts)
+        return (f.name for f in self._schema.fields)
 
     def __len__(self) -> int:
-        return len(self.layout.base.parts)
+        return len(self._schema.fields)
 
     def all_set(self, name: str) -> bool:
         """See `Fields.all_set`; tiles are read from the last one on, until one says no."""
@@ -158,34 +161,33 @@ class StoredFields(FieldsInFiles):
     def tiles_in(self, box: np.ndarray) -> StoredTiles | None:
         """See `Fields.tiles_in`; tiles with changes that are not committed have no statistics."""
         _ = self._mapped()
-        base = self.layout.base
-        full = base.tile is not None and all(p.shape == self._schema.shape for p in base.parts)
-        if not full or all(s.statistics is None for s in (base, *self.layout.newer)):
+        grid, segments = self.layout.grid(self._schema), (self.layout.base, *self.layout.newer)
+        full = all(p.shape == self._schema.shape for p in self.layout.base.parts)
+        if grid is None or not full or all(s.statistics is None for s in segments):
             return None
-        assert base.tile is not None
-        grid = TileGrid(self._schema.shape, base.tile)
         lows = np.array([k.lo for k in self._schema.keys], np.int64).reshape(-1, 1)
         tiles = grid.covering(box - lows)
-        table = self._statistics[tiles]
-        if self.memory is not None:
-            table[self.memory.dirty[tiles]] = np.array(UNKNOWN, RECORD)
-        named = zip(self._schema.fields, table.T, strict=True)
-        ranges = {f.name: ranges_in(column, f.dtype) for f, column in named}
+        ranges = {}
+        for f in self._schema.fields:
+            column = self._statistics[f.name][tiles]
+            if self.memory is not None:
+                column[self.memory.dirty[tiles]] = np.array(UNKNOWN, RECORD)
+            ranges[f.name] = ranges_in(column, f.dtype)
         return StoredTiles(grid.boxes(tiles) + lows, ranges)
 
     @cached_property
-    def _statistics(self) -> np.ndarray:
-        """The statistics of the committed versions of all tiles, (tiles, fields)."""
-        entries, base = self.layout.index.entries, self.base.statistics
-        shape = (self.base.segment.rows, len(self.layout.base.parts))
-        unknown = np.full(shape, np.array(UNKNOWN, RECORD))
-        table = unknown if base is None else base
-        for number, segment in self.newer.items():
-            here, known = entries[entries["segment"] == number], segment.statistics
-            if len(here):
-                table = table if table.flags.writeable else table.copy()
-                rows = unknown[:1] if known is None else known[here["row"]]
-                table[here["tile"]] = rows
+    def _statistics(self) -> dict[str, np.ndarray]:
+        """The statistics of the committed versions of all tiles, by field."""
+        entries = self.layout.index.entries
+        table = {}
+        for name in self:
+            known = self.base.statistics_of(name)
+            if len(entries):
+                known = known.copy()
+            for number, segment in self.newer.items():
+                here = entries[entries["segment"] == number]
+                known[here["tile"]] = segment.statistics_of(name)[here["row"]]
+            table[name] = known
         return table
 
     def unread(self) -> Mapping[str, np.ndarray]:
@@ -213,9 +215,9 @@ class StoredFields(FieldsInFiles):
             _ = segment.memory
         if self.newer:
             self.memory = TileMemory(self.base, self.newer, self.layout, self._schema, None)
-            return self.memory.shown()
+            return self.memory.shown(self)
         arrays = LocalFields()
-        for part in self.layout.base.parts:
+        for part in self.layout.base.parts:  # without newer tiles it has all fields
             stored = self.base.array(part)
             is_full = stored.shape == self._schema.shape
             arrays[part.name] = stored if is_full else np.broadcast_to(stored, self._schema.shape)
@@ -226,20 +228,41 @@ class StoredFields(FieldsInFiles):
     def in_place(
         self, names: Sequence[str], at: Index, flat: bool, since: object
     ) -> InPlace | None:
-        """See `Fields.in_place`."""
-        base = self.layout.base
-        if base.tile is None or any(p.shape != self._schema.shape for p in base.parts):
+        """See `Fields.in_place`; flags of absent keys are added if they are among the names."""
+        schema = self._schema
+        if PRESENT in names and not schema.has(PRESENT):
+            schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
+        grid = self.layout.grid(schema)
+        if grid is None:
+            return None
+        tiles = grid.of_cells(at, flat=flat)
+        if len(tiles) > grid.count // REWRITTEN or not self._has_room(schema):
             return None
         for segment in self.segments:
             _ = segment.memory
         memory = self.memory
-        if memory is None or not memory.writable(since):
-            memory = TileMemory(self.base, self.newer, self.layout, self._schema, since, memory)
-        tiles = memory.grid.of_cells(at, flat=flat)
-        if len(tiles) > memory.grid.count // REWRITTEN:
-            return None
+        if memory is None or schema is not self._schema or not memory.writable(since):
+            memory = TileMemory(self.base, self.newer, self.layout, schema, since, memory)
         for name in names:
             memory.load_tiles(name, tiles)
         memory.dirty[tiles] = True
-        changed = StoredFields(self.layout, self._schema, self.base, self.newer, memory)
+        changed = StoredFields(self.layout, schema, self.base, self.newer, memory)
         return InPlace(changed, {name: memory.arrays[name] for name in names})
+
+    def _has_room(self, schema: Schema) -> bool:
+        """Whether tiles that the base segment repeats fit into memory; zeros take none."""
+        parts = {p.name: p for p in self.layout.base.parts}
+        nbytes = 0
+        for f in schema.fields:
+            part = parts.get(f.name)
+            if part is None or part.shape != schema.shape:
+                single = self.base.array(part) if part and prod(part.shape) == 1 else None
+                if single is None or single.tobytes().strip(b"\0"):
+                    nbytes += schema.size * f.dtype.numpy.itemsize
+        free = available() if nbytes else None
+        return free is None or nbytes <= free // REPEATED
+
+    def without_flags(self) -> StoredFields:
+        """See `Fields.without_flags`."""
+        schema = Schema(self._schema.keys, self._schema.values)
+        return StoredFields(self.layout, schema, self.base, self.newer, self.memory)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 
 import numpy as np
 
-from einsql.core.schema import Schema
-from einsql.storage.array_ownership import Private, private_over
+from einsql.core.schema import Field, Schema
+from einsql.storage.array_ownership import Private, distinct, private_over
 from einsql.storage.database.layout import Layout, Part
-from einsql.storage.database.segment_file import SegmentFile
-from einsql.storage.database.tile_grid import TileGrid
+from einsql.storage.database.segment_file import NORESERVE, SegmentFile
 from einsql.storage.fields import LocalFields
 
 
@@ -47,8 +47,9 @@ class TileMemory:
             since: The store's mark; None if nothing may be changed.
             before: The memory whose changes are copied.
         """
-        assert layout.base.tile is not None
-        self.grid = TileGrid(schema.shape, layout.base.tile)
+        grid = layout.grid(schema)
+        assert grid is not None
+        self.grid = grid
         self.dirty = np.zeros(self.grid.count, np.bool_)
         self._base = base
         self._newer = newer
@@ -57,11 +58,8 @@ class TileMemory:
         self._parts = {p.name: p for p in layout.base.parts}
         memory = base.private()
         self._is_mapped = memory is not None
-        self._block = self._private(memory, base.segment.size, since)
-        self.arrays = {
-            p.name: np.ndarray(p.shape, schema.dtype(p.name).numpy, self._block, p.offset)
-            for p in layout.base.parts
-        }
+        self._blocks = [self._private(memory, base.segment.size, since)]
+        self.arrays = {f.name: self._array(f, since) for f in schema.fields}
         self._loaded = {name: np.zeros(self.grid.count, np.bool_) for name in self.arrays}
         if before is not None:
             self._copy(before)
@@ -72,9 +70,27 @@ class TileMemory:
         block.since = since
         return block
 
+    def _array(self, field: Field, since: object) -> np.ndarray:
+        """The place of a field: in the mapping, or in memory if the base segment repeats it.
+
+        Pages of this memory take none until they are written.
+        """
+        shape, dtype, part = self.grid.shape, field.dtype.numpy, self._parts.get(field.name)
+        if part is not None and part.shape == shape:
+            return np.ndarray(shape, dtype, self._blocks[0], part.offset)
+        nbytes = max(1, prod(shape) * dtype.itemsize)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
+        self._blocks.append(self._private(mmap.mmap(-1, nbytes, flags), nbytes, since))
+        return np.ndarray(shape, dtype, self._blocks[-1])
+
     def _copy(self, before: TileMemory) -> None:
         changed = np.flatnonzero(before.dirty)
         for name in self.arrays:
+            if name not in before.arrays:  # the flags: there every key existed
+                for target in self.pieces(name, changed):
+                    target[:] = True
+                self._loaded[name][changed] = True
+                continue
             before.load_tiles(name, changed)
             sources = before.pieces(name, changed)
             for target, source in zip(self.pieces(name, changed), sources, strict=True):
@@ -84,11 +100,11 @@ class TileMemory:
 
     # ---- reading
 
-    def shown(self) -> LocalFields:
-        """New read-only views of the arrays: copies on other devices are kept by identity."""
+    def shown(self, names: Iterable[str]) -> LocalFields:
+        """New read-only views of arrays: copies on other devices are kept by identity."""
         views = LocalFields()
-        for name, array in self.arrays.items():
-            views[name] = array.view()
+        for name in names:
+            views[name] = self.arrays[name].view()
             views[name].flags.writeable = False
         return views
 
@@ -113,7 +129,7 @@ class TileMemory:
         Raises:
             OperationalError: The checksum of one of them is wrong.
         """
-        loaded, part = self._loaded[name], self._parts[name]
+        loaded, part = self._loaded[name], self._parts.get(name)
         if loaded[tiles].all():
             return
         with self._loading:
@@ -124,21 +140,44 @@ class TileMemory:
             if len(self._entries):
                 is_newer = self._entries["tile"][places] == tiles
             old = tiles[~is_newer]
-            self._base.verify(part, old)
-            if not self._is_mapped:
-                source = self._base.array(part).reshape(-1)
-                for (lo, hi), target in zip(
-                    self.grid.spans(old, part.shape).tolist(), self.pieces(name, old), strict=True
-                ):
-                    target[:] = source[lo:hi]
-            self._copy_newer(part, tiles[is_newer], self._entries[places[is_newer]])
+            if part is None:  # the flags: the base segment has every key
+                for target in self.pieces(name, old):
+                    target[:] = True
+            elif part.shape != self.grid.shape:
+                self._repeat(part, old)
+            else:
+                self._base.verify(part, old)
+                self._copy_base(part, old)
+            self._copy_newer(name, tiles[is_newer], self._entries[places[is_newer]])
             loaded[tiles] = True
 
-    def _copy_newer(self, part: Part, tiles: np.ndarray, entries: np.ndarray) -> None:
-        places = zip(self.pieces(part.name, tiles), entries.tolist(), strict=True)
+    def _copy_base(self, part: Part, tiles: np.ndarray) -> None:
+        """Copies tiles of the base segment, if its pages are not those of the arrays."""
+        if self._is_mapped:
+            return
+        source = self._base.array(part).reshape(-1)
+        spans = self.grid.spans(tiles, part.shape).tolist()
+        for (lo, hi), target in zip(spans, self.pieces(part.name, tiles), strict=True):
+            target[:] = source[lo:hi]
+
+    def _repeat(self, part: Part, tiles: np.ndarray) -> None:
+        """Writes tiles whose elements the base segment repeats along an axis; not zeros."""
+        units, source = self._base.units[part.name], self._base.array(part)
+        whole = np.broadcast_to(source, self.grid.shape)
+        for box, target in zip(self.grid.boxes(tiles), self.pieces(part.name, tiles), strict=True):
+            self._base.verify(part, units.covering(box))
+            piece = whole[tuple(slice(lo, hi) for lo, hi in box.tolist())]
+            if distinct(piece).tobytes().strip(b"\0"):
+                target[:] = piece.reshape(-1)
+
+    def _copy_newer(self, name: str, tiles: np.ndarray, entries: np.ndarray) -> None:
+        places = zip(self.pieces(name, tiles), entries.tolist(), strict=True)
         for target, (tile, start, number, row) in places:
             segment = self._newer[number]
-            source = next(p for p in segment.segment.parts if p.name == part.name)
+            source = next((p for p in segment.segment.parts if p.name == name), None)
+            if source is None:  # the flags: the tile has every key
+                target[:] = True
+                continue
             elements = segment.piece(source, start, start + len(target), row)
             if elements is None:
                 raise segment.wrong_newer(source, self.grid, tile)
@@ -158,4 +197,4 @@ class TileMemory:
         Args:
             since: The store's current mark.
         """
-        return not self._block.shown and self._block.since is since
+        return all(not block.shown and block.since is since for block in self._blocks)

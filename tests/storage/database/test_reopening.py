@@ -117,7 +117,8 @@ def test_payloads_are_arrow_files_and_one_for_each_tensor(path: str) -> None:
         table = pa.ipc.open_file(file).read_all()
     assert table.num_rows == 1
     keys = ["i", ".end.i", "j", ".end.j"]
-    assert table.column_names == [*keys, payload.KIND, "val", ".present", payload.SUMS]
+    last = [payload.SUMS, payload.STATISTICS]
+    assert table.column_names == [*keys, payload.KIND, "val", ".present", *last]
     assert [table.column(k).to_pylist() for k in keys] == [[0], [1], [0], [3]]
     assert table.column(payload.KIND).to_pylist() == ["dense"]
     present = table.column(".present").chunk(0).to_numpy_ndarray()

@@ -201,9 +201,95 @@ def test_appending_rows_writes_new_tiles_only(path: str, con: einsql.Connection)
         if 20 <= i < 30:
             assert TILE < written < 2 * TILE + 4000
     assert np.array_equal(elements(con, "log"), expected())
+    con.execute("VACUUM")
     assert not stored(con, "log").layout.base.parts[1:]  # the mask is gone, as no key is absent
     with pytest.raises(einsql.IntegrityError, match="exists in log"):
         con.execute("INSERT INTO log VALUES (20, 3, 0)")
+
+
+def new_bytes(path: str, con: einsql.Connection, *changes: str) -> int:
+    """The bytes of the segments that changes write in a transaction."""
+    before = files(path)
+    con.execute("BEGIN; " + "; ".join(changes) + "; COMMIT")
+    after = files(path)
+    return sum(after[n] for n in after.keys() - before.keys())
+
+
+@pytest.mark.parametrize("default", ["0", "2.5"])
+def test_the_first_change_of_equal_elements_writes_tiles(
+    path: str, con: einsql.Connection, default: str
+) -> None:
+    con.execute(
+        f"CREATE TENSOR w (i DIM({ROWS}), j DIM({COLUMNS}), val DOUBLE, n INTEGER) DEFAULT 0"
+        if default == "0"
+        else f"CREATE TENSOR w (i DIM({ROWS}), j DIM({COLUMNS}), val DOUBLE) DEFAULT {default}"
+    )
+    fields = 1.5 if default == "0" else 1
+    written = new_bytes(path, con, "UPDATE w SET val = i WHERE i = 3 AND j = 7",
+                        "UPDATE w SET val = 5 WHERE val = 3 AND i = 3")  # fmt: skip
+    assert TILE * fields < written < TILE * fields + 4500
+    want = np.full((ROWS, COLUMNS), float(default))
+    want[3, 7] = 5
+    want[40] = 8
+    written = new_bytes(path, con, "INSERT OR REPLACE INTO w SELECT 40, j, 8"
+                        + (", 0" * (default == "0")) + f" FROM RANGE({COLUMNS}) r(j)")  # fmt: skip
+    assert written < TILE * fields + 4500
+
+    def check(session: einsql.Connection) -> None:
+        table = session.execute("SELECT i, j, val FROM w").fetchall()
+        found = np.array([v for *_, v in table]).reshape(ROWS, COLUMNS)
+        assert found.tobytes() == want.tobytes()
+        assert session.execute("SELECT COUNT(*) FROM w WHERE val = 8").fetchone() == (COLUMNS,)
+        assert session.execute("PRAGMA integrity_check").fetchall() == OK
+
+    check(con)
+    con.execute(f"BACKUP TO '{path}.copy'; EXPORT DATABASE '{path}.out'")
+    with einsql.connect(path) as again, einsql.connect(f"{path}.copy") as copy:
+        check(again)
+        check(copy)
+    with einsql.connect() as imported:
+        imported.execute(f"IMPORT DATABASE '{path}.out'")
+        assert imported.execute("SELECT SUM(val) FROM w").fetchone() == (want.sum(),)
+    con.execute("VACUUM")
+    assert not stored(con, "w").newer
+    check(con)
+
+
+def test_keys_that_are_deleted_and_come_back_write_tiles(path: str, con: einsql.Connection) -> None:
+    def dense() -> bool:
+        item = con.store.get("x")
+        assert isinstance(item, Tensor)
+        return not item.relation.schema.has(".present")
+
+    want = dict(np.ndenumerate(expected()))
+    for changes in (
+        ["DELETE FROM x WHERE i = 3 AND j = 7"], ["INSERT INTO x VALUES (3, 7, 5)"],
+        ["DELETE FROM x WHERE i = 9", f"INSERT INTO x SELECT 9, j, 6 FROM RANGE({COLUMNS}) r(j)",
+         "DELETE FROM x WHERE i = 9 AND j = 2", "UPDATE x SET val = -1 WHERE i = 9 AND j < 4"],
+    ):  # fmt: skip
+        assert new_bytes(path, con, *changes) < 2 * TILE + 3000
+        for change in changes:
+            if "DELETE" in change:
+                row = 3 if "3" in change else 9
+                for key in [k for k in want if k[0] == row and f"{k[1]}" in (
+                    {"7"} if row == 3 else {"2"} if "j" in change else set(map(str, range(COLUMNS)))
+                )]:  # fmt: skip
+                    del want[key]
+            elif "VALUES" in change:
+                want[3, 7] = 5
+            elif "INSERT" in change:
+                want |= {(9, j): 6 for j in range(COLUMNS)}
+            else:
+                want |= {k: -1 for k in want if k[0] == 9 and k[1] < 4}
+        assert dense() == (len(want) == ROWS * COLUMNS)
+        for session in (con, einsql.connect(path)):
+            found = session.execute("SELECT i, j, val FROM x").fetchall()
+            assert {(i, j): v for i, j, v in found} == want
+            assert session.execute("PRAGMA integrity_check").fetchall() == OK
+    con.execute("BEGIN; DELETE FROM x WHERE i = 5; INSERT INTO x VALUES (9, 2, 0); ROLLBACK")
+    con.execute("VACUUM")
+    found = con.execute("SELECT i, j, val FROM x").fetchall()
+    assert {(i, j): v for i, j, v in found} == want
 
 
 def test_segments_are_merged(
