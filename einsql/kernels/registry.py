@@ -213,14 +213,21 @@ def _over_elements(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     """Compiles a node over the stored elements of sparse operands, if it is no product with a
     dense operand, which has a kernel of its own.
     """
-    run = sparse.over_elements(
-        node,
-        lambda part: compile_node(part, jit).run,
-        lambda part: compile_node(part, "never").run,
-        lambda: _chosen(node, jit).run,
-    )
+
+    def compiled(has_loops: bool) -> Runner | None:
+        return sparse.over_elements(
+            node,
+            lambda part: compile_node(part, jit).run,
+            lambda part: compile_node(part, "never").run,
+            lambda: _chosen(node, jit).run,
+            has_loops,
+        )
+
+    run = compiled(jit != "never" and _length(node) <= _longest(node))
     if run is None:
         return None
+    if jit == "auto":
+        run = Tiered(run, lambda: compiled(False) or _chosen(node, "never").run)
     return replace(SPARSE.compiled(node, run), may_be_sparse=node.sparse)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import Compressed, sparse_of
+from einsql.core.sparse.matrix import Compressed, sparse_of, transposed
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -106,10 +106,10 @@ class Stored:
         fields = sparse_of(operands[self.side.operand])
         if fields is None or fields.filled != self.filled or fields.fill:
             return None
-        part = fields.submatrix(spans_of(self.node, self.node.operands[self.side.operand]))
-        if self.condition is not None:
-            part = part.only(self.condition(part.values))
-        return part if self.side.labels[int(fields.turned)] == by else transposed(part)
+        key = self.side.labels.index(by)
+        spans = spans_of(self.node, self.node.operands[self.side.operand])
+        part = fields.rows_of(key).part(*(spans[::-1] if key else spans))
+        return part if self.condition is None else part.only(self.condition(part.values))
 
 
 def stored_operand(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> Stored | None:
@@ -132,14 +132,6 @@ def stored_operand(node: EinSum, side: Side, counted: bool, compile_node: Compil
         return None  # zeros that are not stored take part
     (field,) = operand.source.schema.values
     return Stored(node, side, not present, condition_of(side, rest, field, compile_node))
-
-
-def transposed(matrix: Compressed) -> Compressed:
-    """The transposed matrix, row by row."""
-    from scipy.sparse import csr_array  # as in `multiply`
-
-    csc = csr_array((matrix.values, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
-    return Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
 
 
 def values_of_side(matrix: Compressed, joined: Joined, side: int, term: int) -> Compressed:
