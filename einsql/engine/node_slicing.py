@@ -118,6 +118,8 @@ class Footprint:
             operand_fields = None if operands is None else operands[n]
             kept = dict.fromkeys(labels)
             few = sparse_of(operand_fields)
+            if operands is None and node.operands[n].source.sparse:
+                continue  # its elements are counted when they are known
             if few is not None:  # a box has its share of the stored elements
                 points = prod(self.extents[x] for x in kept)
                 yield Read(tuple(kept), 2 * few.matrix.nbytes / max(1, points))
