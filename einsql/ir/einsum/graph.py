@@ -279,7 +279,7 @@ class EinSum(_Derived):
 
     @property
     def sparse(self) -> bool:
-        """Whether its fields may be a `Sparse`: all labels are of sparse operands, two are keys."""
+        """Whether its fields may be a `Sparse`: its keys are two labels of sparse operands."""
         try:
             return self._sparse
         except AttributeError:
@@ -340,7 +340,7 @@ def stored_operands(node: EinSum) -> tuple[int, ...]:
 def _keeps_sparse(node: EinSum) -> bool:
     labels = {x for n in stored_operands(node) for x in node.operands[n].labels}
     flagged = any(o.name == PRESENT for o in node.outputs)
-    return flagged and len(node.keys) == 2 and all(a.label in labels for a in node.axes)
+    return flagged and len(node.keys) == 2 and all(k in labels for k in node.keys)
 
 
 def hint_over(
