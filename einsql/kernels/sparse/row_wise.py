@@ -73,6 +73,8 @@ PIECE = 2**22
 """Points of a box, about 10 ms, after which progress is reported."""
 PIECES = 4
 """Boxes for each thread, because some take longer than their points say."""
+STATES = 4
+"""Least elements for each running value that a slice adds."""
 TURN = 10.0
 """Time to transpose an element, relative to a point."""
 
@@ -87,11 +89,7 @@ def row_wise(node: EinSum, driving: Sequence[int]) -> RowWise | None:
     others = (o for n, o in enumerate(node.operands) if n not in driving)
     if any(o.source.sparse for o in others) or not merges(node) or any(map(beside, node.outputs)):
         return None
-    if any(node.axis(k).define is not None for k in node.keys):
-        return None
     routes = routes_of(node, driving)
-    if any(r.target is not None or r.computes_keys for r in routes) and not node.sparse:
-        return None
     return RowWise(node, driving, routes) if routes else None
 
 
@@ -302,9 +300,10 @@ class RowWise:
         boxes = [((lo, hi), *rest) for lo, hi in pairwise(ends) for rest in loops.inner_boxes()]
         slices = min(loops.slices, len(boxes))
         seconds = points * POINT
-        if seconds < thread_team.LONG and (slices == 1 or len(boxes) == slices):
+        alone = loops.is_independent or len(boxes) == slices
+        if seconds < thread_team.LONG and alone:
             return Table([(n % loops.slices, ends_of(box)) for n, box in enumerate(boxes)], seconds)
-        if loops.slices == 1:
+        if loops.is_independent:
             return [(0, [box]) for box in boxes]
         return [(n, boxes[n::slices]) for n in range(slices)]
 
@@ -334,7 +333,8 @@ class _Loops:
 
     Attributes:
         marks: The marks that the loops read.
-        slices: The number of independent running values of a result without keys.
+        is_independent: Whether rows have different keys of the result, or different elements.
+        slices: The number of running values of each key, for rows that share keys.
         inner: The points for each combination of elements.
     """
 
@@ -474,7 +474,8 @@ class _Loops:
         )
         nest = self.nest(inner)
         extents = tuple(inner.axis(x).extent for x in nest.loops)
-        self.slices = PIECES * thread_pool.threads() if not keys else 1
+        self.is_independent = self.element is not None or self.route.row in keys
+        self.slices = 1 if self.is_independent else self.slices_of(inner)
         parts = (self.slices, *[1] * (len(extents) - 1))
         boxes = Cut(extents, parts, tuple(x in keys for x in nest.loops), 0, self.slices)
         self.extents = extents
@@ -484,9 +485,16 @@ class _Loops:
             self.inner *= node.axis(x).extent
         return RowLoops(inner, nest, boxes, self.marks, self.constant)
 
+    def slices_of(self, inner: EinSum) -> int:
+        """The number of running values of each key that take little memory and time."""
+        each = STATES * max(1, inner.schema.size)
+        return max(1, min(PIECES * thread_pool.threads(), self.sizes[0].stored // each))
+
     def nest(self, inner: EinSum) -> Nest:
         """The order of the loops, and where running values are."""
         row, places = self.route.row, self.places
+        if self.route.scatters:
+            return Nest((row, *places, *self.free), 0, Mode.MEMORY, carry=False, scatters=True)
         if self.element is not None:
             loops = (row, *places, *self.free)
             if self.element in places:

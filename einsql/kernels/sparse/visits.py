@@ -45,12 +45,14 @@ class Route:
         target: The number of the operand whose elements are the result's keys; None for a result
             with other keys.
         computes_keys: Whether the result's keys are a row and a column of different operands.
+        scatters: Whether the points of a row have any keys, for a dense result.
     """
 
     row: str
     visits: tuple[Visit, ...]
-    target: int | None
-    computes_keys: bool
+    target: int | None = None
+    computes_keys: bool = False
+    scatters: bool = False
 
 
 def routes_of(node: EinSum, driving: Sequence[int]) -> list[Route]:
@@ -65,16 +67,18 @@ def routes_of(node: EinSum, driving: Sequence[int]) -> list[Route]:
     pairs = {n: node.operands[n].labels for n in driving}
     labels = list(dict.fromkeys(x for pair in pairs.values() for x in pair))
     keys = [k for k in node.keys if k in labels]
-    if len(keys) > 2 or (len(keys) == 2 and len(node.keys) > 2):
+    scatters = not node.sparse and (len(keys) > 1 or (not keys and bool(node.keys)))
+    scatters = scatters or any(node.axis(k).define is not None for k in node.keys)
+    if scatters and (node.sparse or node.is_elementwise):
         return []
-    starts = keys[:1] or labels
-    found = []
-    for row in starts:
+    routes = []
+    for row in labels if scatters or not keys else keys[:1]:
         for visits in _orders(pairs, (), {row}, row):
-            route = _route(node, pairs, keys, row, visits)
-            if route is not None:
-                found.append(route)
-    return found
+            if scatters:
+                routes.append(Route(row, visits, scatters=True))
+            else:
+                routes += _routes(node, pairs, keys, row, visits)
+    return routes
 
 
 def _orders(
@@ -100,28 +104,25 @@ def _orders(
                 yield from _orders(pairs, (*before, visit), known | {columns}, row)
 
 
-def _route(
+def _routes(
     node: EinSum,
     pairs: Mapping[int, tuple[str, ...]],
     keys: Sequence[str],
     row: str,
     visits: tuple[Visit, ...],
-) -> Route | None:
+) -> list[Route]:
+    """The route of visits for a result by rows or by elements; none for other results."""
     expanded = [v for v in visits if not v.looks_up]
     if len(keys) < 2:
-        fits = not node.is_elementwise and (bool(keys) or not node.keys)
-        return Route(row, visits, None, False) if fits else None
+        return [] if node.is_elementwise else [Route(row, visits)]
     for v in visits:
         if set(pairs[v.number]) == set(keys):
-            if node.is_elementwise:
-                fits = len(expanded) == 1 and visits[0] is v and len(node.keys) == 2
-                return Route(row, visits, v.number, False) if fits else None
             fits = v.looks_up or v is visits[0]
-            return Route(row, visits, v.number, False) if fits else None
+            if node.is_elementwise:
+                fits = v is visits[0] and len(expanded) == 1
+            return [Route(row, visits, v.number)] if fits else []
     chained = len(visits) == len(expanded) == 2 and expanded[1].columns == keys[1]
-    if node.is_elementwise or not chained:
-        return None
-    return Route(row, visits, None, True)
+    return [Route(row, visits, computes_keys=True)] if chained and not node.is_elementwise else []
 
 
 def work_by_row(visits: Sequence[Visit], matrices: Mapping[int, Compressed]) -> np.ndarray:
