@@ -38,6 +38,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import merges, with_state
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress
 from einsql.kernels.sparse.joins import Joined, Side, order_of, parts
 from einsql.kernels.sparse.products import product_of_stored
@@ -75,6 +76,8 @@ def over_elements(
     driving = stored_operands(node)
     if not driving or not (node.sparse or all(o.reduction for o in node.outputs)):
         return None  # a map to an array has as many points as the array
+    if all(o.reduction and REDUCTIONS[o.reduction].places for o in node.outputs):
+        return None  # the kernel of the best values reads them as elements
     joined = None if node.sparse else find(node)
     if joined is not None and over_stored(node, joined, compile_node) is not None:
         is_by_vector = len(joined.sides) == 2 and len(node.keys) < 2
