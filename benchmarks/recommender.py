@@ -116,20 +116,20 @@ def check(ours: Any, theirs: Any, sql: str, *, ties: bool) -> None:
             np.testing.assert_allclose(ours_sum, other, rtol=1e-9, atol=1e-6)
 
 
-def findings(count: int, only: str | None = None) -> Iterator[Finding]:
+def findings(count: int, only: str = "", rounds: int = 5) -> Iterator[Finding]:
     """Every statement over some number of ratings."""
     ours, theirs = connections(count)
     ((stored,),) = theirs.execute("SELECT COUNT(*) FROM r").fetchall()
     aims = dict.fromkeys(PRODUCTS, OF_PRODUCTS) | dict.fromkeys(OTHERS, OF_OTHERS)
     for what, sql in {**PRODUCTS, **OTHERS}.items():
-        if only is not None and only not in what:
+        if only not in what:
             continue
         check(ours, theirs, sql, ties="ARG_MAX" in sql)
         contestants: dict[str, Run] = {
             "einsql": partial(_all, ours, sql),
             "duckdb": partial(_all, theirs, sql),
         }
-        taken = measure(contestants, rounds=5, seconds=0.5)
+        taken = measure(contestants, rounds=rounds, seconds=0.1 * rounds)
         ratio, least = taken.ratio("duckdb", "einsql"), aims[what]
         yield Finding(
             f"{what}, {stored:,} ratings",
@@ -149,7 +149,7 @@ def _all(con: Any, sql: str) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recommender")
     parser.add_argument("ratings", nargs="*", type=int, default=[200_000])
-    parser.add_argument("--only", help="a part of the name of statements")
+    parser.add_argument("--only", default="", help="a part of the name of statements")
     options = parser.parse_args()
     found = tuple(f for count in options.ratings for f in findings(count, options.only))
     print("\n".join(report.machine()), end="\n\n")
