@@ -124,9 +124,12 @@ class Compressed:
 
     def only(self, kept: np.ndarray) -> Compressed:
         """The matrix of the elements whose flag is true."""
-        before = np.concatenate(([0], np.cumsum(kept)))
-        starts = before[self.starts].astype(self.starts.dtype)
-        return Compressed(self.shape, starts, self.columns[kept], self.values[kept])
+        return self.at(np.flatnonzero(kept))
+
+    def at(self, numbers: np.ndarray) -> Compressed:
+        """The matrix of some elements, by their increasing numbers."""
+        starts = np.searchsorted(numbers, self.starts).astype(self.starts.dtype)
+        return Compressed(self.shape, starts, self.columns[numbers], self.values[numbers])
 
     def places(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """The number of the element at each position, or -1 where no element is stored.
@@ -215,13 +218,24 @@ class Sparse:
         turned: Whether the matrix's rows are the relation's second key.
         fill: The value of the keys without a stored element; None if these keys are absent.
         is_constant: Whether nobody changes the arrays, so that results may share them.
+        known_order: Whether the columns of every row increase; None if it is not known.
     """
 
     names: tuple[str, ...]
     turned: bool
     fill: Fill
     is_constant: bool = True
+    known_order: bool | None = None
     _turned: _Turned | None = None
+
+    @property
+    def increases(self) -> bool:
+        """Whether the columns of every row increase."""
+        if not self.is_constant:
+            return self.taken().increases
+        if self.known_order is None:
+            self.known_order = self.taken().increases
+        return self.known_order
 
     @property
     def filled(self) -> bool:
@@ -284,6 +298,10 @@ class Sparse:
         if values is None:
             values = turned.values[name] = matrix.values[turned.structure.values]
         return turned.structure.of(values)
+
+    def has_rows_of(self, key: int) -> bool:
+        """Whether the elements by rows of a key need not be computed."""
+        return key == int(self.turned) or self._turned is not None
 
     def submatrix(self, spans: tuple[slice, slice], name: str | None = None) -> Compressed:
         """The current submatrix of a value over a part of the relation's keys."""

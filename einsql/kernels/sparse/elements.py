@@ -143,7 +143,7 @@ class _Elements:
     def run(self, operands: Sequence[Arrays], tick: Tick) -> Arrays | None:
         """The node's result; None if its parts cannot be merged."""
         if self.product is not None:
-            product = self.product.run(operands, tick)
+            product = self.product.run(operands, tick, self.rows is not None)
             if product is not None:
                 return product
         same = self._same(operands)
@@ -188,8 +188,9 @@ class _Elements:
         node = self.node
         if node.reduced or not node.sparse or len(self.driving) > 1:
             return None
-        side = self._side(operands, self.driving[0])
-        fits = (side.rows, side.columns) == node.keys and side.matrix.increases
+        side, fields = self._side(operands, self.driving[0]), sparse_of(operands[self.driving[0]])
+        assert fields is not None
+        fits = (side.rows, side.columns) == node.keys and fields.increases
         return side if fits else None
 
     def _mapped(self, operands: Sequence[Arrays]) -> Elements | None:

@@ -237,7 +237,7 @@ class RowWise:
                 turned = sum(
                     stored[v.number]
                     for v in route.visits
-                    if self.key(v) != int(fields[v.number].turned)
+                    if not fields[v.number].has_rows_of(self.key(v))
                 )
                 return points_of(route, stored, counts) + TURN * turned
 
@@ -314,10 +314,12 @@ def _ends(matrix: Compressed) -> dict[str, np.ndarray]:
 
 def _sparse(structure: Compressed, computed: dict[str, np.ndarray], is_ordered: bool) -> Elements:
     """The computed elements that exist, with increasing columns in each row."""
-    there = computed[PRESENT]
-    every = bool(there.all())
-    values = {n: a if every else a[there] for n, a in computed.items() if n != PRESENT}
-    structure = structure if every else structure.only(there)
+    there = computed.pop(PRESENT)
+    values = computed
+    if not there.all():
+        numbers = np.flatnonzero(there)
+        structure = structure.at(numbers)
+        values = {name: a[numbers] for name, a in computed.items()}
     if is_ordered:
         return Elements(structure, values)
     ordered, _ = sorted_matrix(structure.shape, structure.rows, structure.columns)

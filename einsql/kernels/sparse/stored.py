@@ -111,6 +111,19 @@ class Stored:
         part = fields.rows_of(key).part(*(spans[::-1] if key else spans))
         return part if self.condition is None else part.only(self.condition(part.values))
 
+    def narrowest(self, operands: Sequence[Arrays]) -> str:
+        """The label by whose rows the fewest elements are read."""
+        fields = sparse_of(operands[self.side.operand])
+        if fields is None or not fields.is_constant:
+            return self.side.labels[0 if fields is None else int(fields.turned)]
+        keys = self.node.operands[self.side.operand].source.schema.keys
+        parts = [
+            self.node.axis(x).extent / max(1, k.hi - k.lo)
+            for x, k in zip(self.side.labels, keys, strict=True)
+        ]
+        other = 1 - int(fields.turned)
+        return self.side.labels[other if parts[other] < parts[1 - other] else 1 - other]
+
 
 def stored_operand(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> Stored | None:
     """The operand of a side that may be stored sparsely, with one value; None for other ones.
@@ -149,11 +162,10 @@ def _alone(node: EinSum, joined: Joined, stored: Stored) -> Run | None:
     """Computes sums of rows, of columns, or of all elements."""
     if len(node.keys) > 1:
         return None
-    by = node.keys[0] if node.keys else stored.side.labels[0]
     shape = node.schema.shape
 
     def run(operands: Sequence[Arrays], tick: Tick) -> Sums | None:
-        matrix = stored.matrix(operands, by)
+        matrix = stored.matrix(operands, node.keys[0] if node.keys else stored.narrowest(operands))
         if matrix is None:
             return None
         counts = matrix.counts.astype(np.int64)
