@@ -17,7 +17,6 @@ import numpy as np
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
-from einsql.core.sparse.arrays import Elements
 from einsql.core.sparse.matrix import Compressed, sparse_of
 from einsql.ir.einsum.evaluation import expression_value, same
 from einsql.ir.einsum.graph import (
@@ -170,13 +169,13 @@ class _Best:
         values = replace(node, axes=axes, keys=keys, outputs=tuple(fields), hint=(), grid=())
         return self._compile(values).run if values.sparse else None
 
-    def _elements(self, operands: Sequence[Arrays], tick: Tick) -> Elements | None:
+    def _elements(self, operands: Sequence[Arrays], tick: Tick) -> Arrays | None:
         """The values at stored elements; None if no operand is sparse."""
         assert self._over_elements is not None
         if all(sparse_of(fields) is None for fields in operands):
             return None
         values = self._over_elements(operands, tick)
-        return values if isinstance(values, Elements) else None
+        return None if sparse_of(values) is None else values
 
     def _computed_values(self, box: Mapping[str, slice]) -> Runner:
         if self._whole is not None:
@@ -204,13 +203,15 @@ class _Best:
         grid = self._grid(box)
         places = {o.name: _evaluated(o.args[2], grid) for o in outputs}
         wanted = max(int(p.max()) for p in places.values()) + 1
-        few = values if isinstance(values, Elements) else None
-        of_elements = values if few is None else few.values_by_name
+        few = sparse_of(values)
+        of_elements = values
+        if few is not None:
+            of_elements = {name: few.taken(name).values for name in few.names}
         array = np.atleast_1d(loaded(of_elements[_value(n)], compared.dtype))
         selected = of_elements.get(_mask(n))
         shape = [grid[k].size for k in self._groups]
         if few is not None:
-            found = self._of_elements(few.structure, selected)
+            found = self._of_elements(few.taken(), selected)
         elif self._computed:
             found = self._scattered(array, selected, values, shape)
         else:
