@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 from einsql.errors import OperationalError
 
@@ -11,6 +12,42 @@ SMALLER = "Narrow its keys with WHERE, or aggregate."
 
 NOTICED = 2**30
 """Results of fewer bytes are created without a check of the free memory."""
+
+
+class _Thread(threading.local):
+    """The memory of the statement that a thread runs.
+
+    Attributes:
+        room: Returns the bytes that the statement may take; None without a limit.
+        noticed: Bytes below which a result needs no check.
+    """
+
+    room: Callable[[], int] | None = None
+    noticed = NOTICED
+
+
+_thread = _Thread()
+
+
+class Within:
+    """Context in which `require` also obeys the memory limit of a statement, on this thread.
+
+    Args:
+        room: Returns the bytes that the statement may take.
+        noticed: Bytes below which a result needs no check.
+    """
+
+    __slots__ = ("_before", "_limits")
+
+    def __init__(self, room: Callable[[], int], noticed: int) -> None:
+        self._limits = room, noticed
+
+    def __enter__(self) -> None:
+        self._before = _thread.room, _thread.noticed
+        _thread.room, _thread.noticed = self._limits
+
+    def __exit__(self, *_: object) -> None:
+        _thread.room, _thread.noticed = self._before
 
 
 def available() -> int | None:
@@ -29,9 +66,18 @@ def require(nbytes: int) -> None:
     """Refuses a result that does not fit into memory, as the system would kill the process.
 
     Raises:
-        OperationalError: Fewer bytes than needed are available.
+        OperationalError: Fewer bytes than needed are available, or left of the memory limit.
     """
-    free = available() if nbytes >= NOTICED else None
+    if nbytes < _thread.noticed:
+        return
+    room = None if _thread.room is None else _thread.room()
+    if room is not None and nbytes > room:
+        raise OperationalError(
+            f"There is not enough memory: a result takes {nbytes / 2**20:,.1f} MiB, and "
+            f"{room / 2**20:,.1f} of memory_limit are left",
+            hint=f"SET memory_limit to a greater value. {SMALLER}",
+        )
+    free = available()
     if free is not None and nbytes > free:
         raise OperationalError(
             f"There is not enough memory: a result takes {nbytes / 2**30:,.1f} GiB, and "

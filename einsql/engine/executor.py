@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from einsql.core.fp_errors import Ignored
 from einsql.core.lazy_module import lazy_modules
 from einsql.core.sparse.arrays import arrays_in
+from einsql.core.sparse.matrix import sparse_of
 from einsql.engine.step import (
     Arrays,
     Compile,
@@ -44,6 +46,9 @@ else:  # imported for repeated and large programs, and for tensors in files
     )
     (tile_reader,) = lazy_modules("einsql.engine.boxes", "tile_reader")
 
+WORKED = 2
+"""Bytes that kernels take for each byte of a sparse operand: its transposed matrix, and values."""
+_UNLIMITED: AbstractContextManager[None] = nullcontext()
 REPEATED = 2
 """The run before which a program is converted to one generated function."""
 
@@ -115,18 +120,19 @@ class Program(GraphExecutor):
         self._memory = memory
         self._compile = compile_node
         self._few = any(s.may_be_sparse for s in self.steps)
+        self._stored = tuple(n.name for n in nodes if isinstance(n, Input) and n.sparse)
         if memory is None:
             self._peak = max((s.nbytes for s in self.steps), default=0)
         elif not self._sure:
             self._peak = spilling_executor.peak(self.steps, (slot for slot, _ in self.inputs))
-            self._sure = self._peak <= memory.sure
+            self._sure = self._peak <= memory.sure and not self._stored
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Arrays]:
         """Runs every step; see `Executor.run`."""
         with compile_cache.Hurrying(self._hurries):
-            if not self._sure and self._exceeds():
+            if not self._sure and self._exceeds(inputs):
                 return self._run_spilling(inputs, tick)[0]
-            with Ignored():
+            with Ignored(), self._limits():
                 roots = self._run(inputs, tick)
             return [as_shown(root) for root in roots] if self._few else roots
 
@@ -168,13 +174,14 @@ class Program(GraphExecutor):
     def _measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[Arrays], Measure]:
-        if not self._sure and self._exceeds():
+        if not self._sure and self._exceeds(inputs):
             return self._run_spilling(inputs, tick)
         measure = Measure()
         slots: dict[int, Arrays] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:
             start = time.perf_counter()
-            outputs = step.run([slots[s] for s in step.sources], tick)
+            with self._limits():
+                outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
             nbytes = sum(a.nbytes for fields in outputs for a in arrays_in(fields))
             measured = StepMeasure(seconds, nbytes, tier=step.tier(), tiles=step.tiles)
@@ -184,11 +191,21 @@ class Program(GraphExecutor):
                 del slots[slot]
         return [as_shown(slots[root]) for root in self.roots], measure
 
-    def _exceeds(self) -> bool:
+    def _limits(self) -> AbstractContextManager[None]:
+        """The memory limits of kernels whose results depend on stored elements."""
+        if self._memory is None or not (self._few or self._stored):
+            return _UNLIMITED
+        return self._memory.obeyed
+
+    def _exceeds(self, inputs: Mapping[str, Arrays]) -> bool:
         """Whether the program must run box by box, or with files; an error without a session."""
+        nbytes = self._peak
+        for name in self._stored:
+            few = sparse_of(inputs[name])
+            nbytes += 0 if few is None else WORKED * few.matrix.nbytes
         if self._memory is not None:
-            return not self._memory.allows(self._peak)
-        require(self._peak)
+            return nbytes > self._memory.sure and not self._memory.allows(nbytes)
+        require(nbytes)
         return False
 
     def _run_spilling(
@@ -196,9 +213,10 @@ class Program(GraphExecutor):
     ) -> tuple[Sequence[Arrays], Measure]:
         assert self._memory is not None  # without memory limits nothing exceeds them
         fields = {slot: inputs[name] for slot, name in self.inputs}
-        roots, measure = spilling_executor.run_within(
-            self.steps, self.roots, self._memory, self._compile, fields, tick
-        )
+        with self._limits():
+            roots, measure = spilling_executor.run_within(
+                self.steps, self.roots, self._memory, self._compile, fields, tick
+            )
         return [as_shown(root) for root in roots], measure
 
 

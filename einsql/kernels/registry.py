@@ -214,14 +214,22 @@ def _over_elements(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     dense operand, which has a kernel of its own.
     """
     free = sparse.with_free_labels(node)
-    functions = (
-        lambda part: compile_node(part, jit).run,
-        lambda part: compile_node(part, "never").run,
-        lambda: _chosen(node, jit).run,
-    )
-    run = sparse.over_elements(free, *functions) or sparse.over_filled(free, *functions)
+
+    def compiled(has_loops: bool) -> Runner | None:
+        functions = (
+            lambda part: compile_node(part, jit).run,
+            lambda part: compile_node(part, "never").run,
+            lambda: _chosen(node, jit).run,
+        )
+        return sparse.over_elements(free, *functions, has_loops) or sparse.over_filled(
+            free, *functions
+        )
+
+    run = compiled(jit != "never" and _length(node) <= _longest(node))
     if run is None:
         return None
+    if jit == "auto":
+        run = Tiered(run, lambda: compiled(False) or _chosen(node, "never").run)
     return replace(SPARSE.compiled(node, run), may_be_sparse=free.sparse)
 
 

@@ -111,7 +111,7 @@ class SparseFields(RemoteFields, Sparse):
     def in_key_order(self) -> SparseFields:
         """Returns the fields by rows of the first key, with increasing columns."""
         matrix = self.taken()
-        if not self.turned and matrix.increases:
+        if not self.turned and self.increases:
             return self
         rows, columns, shape = matrix.rows, matrix.columns, matrix.shape
         if self.turned:
@@ -202,4 +202,6 @@ def as_shown(arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     if not isinstance(arrays, Elements):
         return arrays
     flags = {PRESENT: np.ones(arrays.structure.stored, np.bool_)}
-    return stored_fields(arrays.structure, arrays.values_by_name or flags, arrays.fills)
+    shown = stored_fields(arrays.structure, arrays.values_by_name or flags, arrays.fills)
+    shown.known_order = True
+    return shown

@@ -7,7 +7,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from benchmarks import encoder, first, spellings
+from benchmarks import encoder, first, graphs, recommender, spellings
 from benchmarks.respelling import respelled
 from benchmarks.spelled import QUERIES, Query
 from benchmarks.statements import STATEMENTS
@@ -94,3 +94,32 @@ def _encoded(of: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
     h = y @ w["w10"].T + w["b10"]
     z = (0.5 * h * (1 + erf(h / np.sqrt(2)))) @ w["w20"].T + w["b20"]
     return np.asarray(norm(z + y, "g20", "c20").mean(1))
+
+
+def test_graph_algorithms_are_networkx_and_scipys() -> None:
+    networkx = pytest.importorskip("networkx")
+    g = graphs.graph(9)  # of more keys than are read as an array
+    directed = networkx.from_scipy_sparse_array(g.directed, create_using=networkx.DiGraph)
+    found = {}
+    for name, algorithm in graphs.ALGORITHMS.items():
+        ours, theirs = algorithm(g)
+        found[name] = ours()
+        np.testing.assert_allclose(found[name], theirs(), rtol=1e-9)
+    start = int(np.argmax(g.directed.sum(axis=1)))
+    depths = networkx.single_source_shortest_path_length(directed, start)
+    assert dict(enumerate(found["breadth-first search"])) == {
+        v: depths.get(v, -1) for v in range(g.vertices)
+    }
+    undirected = directed.to_undirected()
+    for part in networkx.connected_components(undirected):
+        assert set(found["components"][list(part)]) == {min(part)}
+    assert found["triangles"] == sum(networkx.triangles(undirected).values()) // 3
+    lengths = networkx.from_scipy_sparse_array(g.lengths, create_using=networkx.DiGraph)
+    nearest = networkx.single_source_dijkstra_path_length(lengths, start)
+    for v, length in nearest.items():
+        assert found["shortest paths"][v] == length
+
+
+def test_recommender_agrees_with_duckdb() -> None:
+    found = list(recommender.findings(2_000, only=" of ", rounds=1))
+    assert len(found) == 4

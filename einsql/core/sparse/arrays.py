@@ -52,6 +52,8 @@ class Elements(Mapping[str, np.ndarray], Sparse):
         turned: Whether the rows are the second key; those of results are the first one.
     """
 
+    known_order = True
+
     def __init__(
         self,
         structure: Compressed,

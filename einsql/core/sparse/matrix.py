@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.free_memory import available
 from einsql.core.records import dataclass
 from einsql.errors import InterfaceError
 
@@ -110,9 +111,10 @@ class Compressed:
         return Compressed(self.shape, starts, columns, self.values[:end])
 
     def copied(self) -> Compressed:
-        """A copy of all arrays."""
-        starts, columns, values = (a.copy() for a in (self.starts, self.columns, self.values))
-        return Compressed(self.shape, starts, columns, values)
+        """A copy of all arrays, with indices of the smallest type."""
+        kind = index_type(self.stored, *self.shape)
+        starts, columns = (a.astype(kind) for a in (self.starts, self.columns))
+        return Compressed(self.shape, starts, columns, self.values.copy())
 
     def part(self, rows: slice, columns: slice) -> Compressed:
         """A submatrix; it shares the arrays if it has all columns.
@@ -139,9 +141,12 @@ class Compressed:
 
     def only(self, kept: np.ndarray) -> Compressed:
         """The matrix of the elements whose flag is true."""
-        before = np.concatenate(([0], np.cumsum(kept)))
-        starts = before[self.starts].astype(self.starts.dtype)
-        return Compressed(self.shape, starts, self.columns[kept], self.values[kept])
+        return self.at(np.flatnonzero(kept))
+
+    def at(self, numbers: np.ndarray) -> Compressed:
+        """The matrix of some elements, by their increasing numbers."""
+        starts = np.searchsorted(numbers, self.starts).astype(self.starts.dtype)
+        return Compressed(self.shape, starts, self.columns[numbers], self.values[numbers])
 
     def places(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """The number of the element at each position, or -1 where no element is stored.
@@ -219,6 +224,29 @@ def sorted_matrix(
     return Compressed(shape, starts.astype(kind), ordered_columns, numbers), twice
 
 
+def transposed(matrix: Compressed) -> Compressed:
+    """The transposed matrix, row by row."""
+    from scipy.sparse import csr_array  # takes 0.2 s, and few statements need it
+
+    kind = index_type(matrix.stored, *matrix.shape)
+    indices = (a.astype(kind, copy=False) for a in (matrix.columns, matrix.starts))
+    csc = csr_array((matrix.values, *indices), shape=matrix.shape).tocsc()
+    return Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    """The transposed matrix of fields.
+
+    Attributes:
+        structure: The transposed matrix; its values are the numbers of the elements.
+        values: The values in the transposed order, by field.
+    """
+
+    structure: Compressed
+    values: dict[str | None, np.ndarray]
+
+
 class Sparse:
     """An interface of fields whose values are sparse matrices of one structure.
 
@@ -228,12 +256,24 @@ class Sparse:
         turned: Whether the matrix's rows are the relation's second key.
         fills: The values of the keys without a stored element; None if these keys are absent.
         is_constant: Whether nobody changes the arrays, so that results may share them.
+        known_order: Whether the columns of every row increase; None if it is not known.
     """
 
     names: tuple[str, ...]
     turned: bool
     fills: Fills | None
     is_constant: bool = True
+    known_order: bool | None = None
+    _turned: _Turned | None = None
+
+    @property
+    def increases(self) -> bool:
+        """Whether the columns of every row increase."""
+        if not self.is_constant:
+            return self.taken().increases
+        if self.known_order is None:
+            self.known_order = self.taken().increases
+        return self.known_order
 
     @property
     def filled(self) -> bool:
@@ -275,6 +315,40 @@ class Sparse:
         Raises:
             InterfaceError: The owner of the arrays has made the structure invalid.
         """
+
+    def rows_of(self, key: int, name: str | None = None) -> Compressed:
+        """The current stored elements by rows of a key.
+
+        The transposed matrix of constant fields is kept, unless it takes much of the free memory.
+
+        Args:
+            key: The key, 0 or 1.
+            name: The value; None for the first one.
+
+        Raises:
+            InterfaceError: The owner of the arrays has made the structure invalid.
+        """
+        if name is None and self.names:
+            name = self.names[0]
+        matrix = self.taken(name)
+        if key == int(self.turned):
+            return matrix
+        if not self.is_constant:
+            return transposed(matrix)
+        turned = self._turned
+        if turned is None:
+            kind = index_type(matrix.stored)
+            turned = _Turned(transposed(matrix.of(np.arange(matrix.stored, dtype=kind))), {})
+            if 3 * turned.structure.nbytes < (available() or 0):
+                self._turned = turned
+        values = turned.values.get(name)
+        if values is None:
+            values = turned.values[name] = matrix.values[turned.structure.values]
+        return turned.structure.of(values)
+
+    def has_rows_of(self, key: int) -> bool:
+        """Whether the elements by rows of a key need not be computed."""
+        return key == int(self.turned) or self._turned is not None
 
     def submatrix(self, spans: tuple[slice, slice], name: str | None = None) -> Compressed:
         """The current submatrix of a value over a part of the relation's keys."""

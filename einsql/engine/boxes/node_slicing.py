@@ -16,7 +16,7 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.sparse.matrix import sparse_of
-from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
+from einsql.ir.einsum.graph import EinSum, Value, exprs, stored_operands, subexpressions
 from einsql.ir.einsum.partial_states import has_holistic, merges, with_state
 
 COPIES = 2
@@ -70,6 +70,7 @@ class Footprint:
         self.free = tuple(a.label for a in node.axes if a.define is None)
         self.derived = {a.label for a in node.axes if a.define is not None}
         self._reads = tuple(self._all_reads(operands))
+        self._density = _density(node, operands)
         self._fields = sum(f.dtype.numpy.itemsize for f in node.schema.fields)
         self._sums = sum(o.reduction is not None for o in with_state(node).outputs)
         scatters = any(k in self.derived for k in node.keys)
@@ -83,7 +84,7 @@ class Footprint:
     def nbytes(self, extents: Mapping[str, int] | None = None) -> int:
         """Returns the bytes of the node for given extents of its labels, result included."""
         extents = self.extents if extents is None else extents
-        points = prod(extents[x] for x in self.free)
+        points = ceil(self._density * prod(extents[x] for x in self.free))
         total = 0
         for read in self._reads:
             elements = prod(extents[x] for x in read.labels)
@@ -116,6 +117,8 @@ class Footprint:
             operand_fields = None if operands is None else operands[n]
             kept = dict.fromkeys(labels)
             few = sparse_of(operand_fields)
+            if operands is None and node.operands[n].source.sparse:
+                continue  # its elements are counted when they are known
             if few is not None:  # a box has its share of the stored elements
                 points = prod(self.extents[x] for x in kept)
                 yield Read(tuple(kept), 2 * few.matrix.nbytes / max(1, points))
@@ -128,6 +131,19 @@ class Footprint:
                 kept = {x: None for x in kept if x in moving}
                 far = far and all(a.flags.c_contiguous and a.flags.aligned for a in arrays)
             yield Read(tuple(kept), size * len(names), far=far)
+
+
+def _density(node: EinSum, operands: Sequence[Mapping[str, np.ndarray]] | None) -> float:
+    """The fraction of points at stored elements; 0 before the number of elements is known."""
+    density = 1.0
+    for n in stored_operands(node):
+        few = None if operands is None else sparse_of(operands[n])
+        if few is not None:
+            rows, columns = few.matrix.shape
+            density = min(density, few.matrix.stored / max(1, rows * columns))
+        elif operands is None:
+            density = 0.0
+    return density
 
 
 _NARROW = frozenset({DType.FLOAT, DType.HALF, DType.BFLOAT16})

@@ -282,7 +282,7 @@ class EinSum(_Derived):
 
     @property
     def sparse(self) -> bool:
-        """Whether its fields may be a `Sparse`: all labels are of sparse operands, two are keys."""
+        """Whether its fields may be a `Sparse`: its keys are two labels of sparse operands."""
         try:
             return self._sparse
         except AttributeError:
@@ -349,12 +349,13 @@ def _sparse_matrices(node: EinSum) -> Iterator[int]:
 def _keeps_sparse(node: EinSum) -> bool:
     stored, filled = stored_operands(node), filled_operands(node)
     labels = {x for n in stored or filled for x in node.operands[n].labels}
-    if len(node.keys) != 2 or not all(a.label in labels for a in node.axes):
+    if len(node.keys) != 2 or not all(k in labels for k in node.keys):
         return False
     if stored:
         return any(o.name == PRESENT for o in node.outputs)
     same_value = all(n in filled or not o.labels for n, o in enumerate(node.operands))
-    return same_value and not any(map(labels_of, exprs(node)))
+    in_filled = all(a.label in labels for a in node.axes)
+    return same_value and in_filled and not any(map(labels_of, exprs(node)))
 
 
 def hint_over(

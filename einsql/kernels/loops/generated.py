@@ -26,7 +26,7 @@ from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
 from einsql.kernels.loops.expressions import FAR, Argument, Program, Role, first_error
 from einsql.kernels.loops.flatten_labels import flattened
-from einsql.kernels.loops.loop_cuts import Box, cut
+from einsql.kernels.loops.loop_cuts import Box, Cut, cut
 from einsql.kernels.loops.loop_nest import Nest, plan_nest
 from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 from einsql.kernels.runtime.machine_code import Kernel
@@ -87,6 +87,9 @@ class _Layout:
 
 
 Steps = tuple[tuple[int, ...], ...]
+Groups = Sequence[tuple[int, Sequence[Box]]]
+"""The slice and the boxes of groups; the boxes of different groups run concurrently. They have
+different keys of the result, or different slices."""
 
 
 class Loops:
@@ -96,10 +99,17 @@ class Loops:
         node: The node.
         nest: The order of its loops; None for the best one.
         near: Whether the kernel assumes small angles, see `generate`.
+        boxes: The partition of the loops; None for the best one.
     """
 
-    def __init__(self, node: EinSum, nest: Nest | None = None, near: bool = True) -> None:
-        self.node, self.near = node, near
+    def __init__(
+        self,
+        node: EinSum,
+        nest: Nest | None = None,
+        near: bool = True,
+        boxes: Cut | None = None,
+    ) -> None:
+        self.node, self.near, self.partition = node, near, boxes
         self.owner = owners(node.outputs)
         self.far: Loops | None = None
         self.nest = plan_nest(node, alone=True) if nest is None else nest
@@ -111,33 +121,34 @@ class Loops:
         self.layouts: dict[Steps, _Layout] = {}
         self.sources: tuple[_Source, ...] = ()
         if not self.empty:
-            contiguous = generate(node, self.nest, frozenset(), near)
+            contiguous = self.written(frozenset())
             self.sources = tuple(_source(node, *key) for key in contiguous.arrays)
             self.contiguous = contiguous
             self.partial |= contiguous.has_gaps
-            self.boxes = cut(node, self.nest)
+            self.boxes = cut(node, self.nest) if boxes is None else boxes
             only = self.boxes.size == 1
             self.box = next(next(self.boxes.groups())[1]) if only else None
             self.few: list[tuple[int, list[np.ndarray]]] | None = None
             if self.boxes.size <= FEW:
-                self.few = [(part, list(map(_ends, of))) for part, of in self.boxes.groups()]
-            self.table: _Table | None = None
+                self.few = [(part, list(map(ends_of, of))) for part, of in self.boxes.groups()]
+            self.table: Table | None = None
             if (
                 self.few
                 and self.boxes.grouped == self.boxes.size
                 and self.boxes.work * OPERATION < thread_team.LONG
             ):
-                self.table = _Table(self.few, self.boxes.work * OPERATION)
+                alone = [(part, ends) for part, (ends,) in self.few]
+                self.table = Table(alone, self.boxes.work * OPERATION)
 
     def run(
-        self, operands: Sequence[Arrays], tick: Tick, parts: Sequence[Box] | None = None
+        self, operands: Sequence[Arrays], tick: Tick, parts: Groups | Table | None = None
     ) -> dict[str, np.ndarray]:
         """Computes the fields of the result.
 
         Args:
             operands: The arrays of each operand.
             tick: Callback with the completed fraction; raises to cancel.
-            parts: Independent boxes of the domain; None for the best partition.
+            parts: Boxes that cover the domain; None for those of the partition.
         """
         node = self.node
         if self.empty:
@@ -162,7 +173,7 @@ class Loops:
         reasons = layout.program.reasons
         if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
             if self.far is None:
-                self.far = Loops(node, self.nest, near=False)
+                self.far = self.with_far()
             return self.far.run(operands, tick, parts)
         if failed:
             raise first_error(reasons, failed)
@@ -174,7 +185,7 @@ class Loops:
         numbers: np.ndarray,
         written: list[np.ndarray],
         tick: Tick,
-        parts: Sequence[Box] | None,
+        parts: Groups | Table | None,
     ) -> int:
         """Calls a kernel on every box; groups of boxes run on several threads.
 
@@ -182,22 +193,23 @@ class Loops:
             The bits of the failures, 0 for none.
         """
         if parts is None and self.box is not None:
-            numbers[: 2 * len(self.box)] = _ends(self.box)
+            numbers[: 2 * len(self.box)] = ends_of(self.box)
             failed: int = kernel(numbers)
             tick(1.0)
             return failed
         strides = [r.nbytes // self.boxes.slices for r in written]
-        if parts is None and self.table is not None:
-            failed = self.table.run(kernel, numbers, strides)
+        table = self.table if parts is None else parts
+        if isinstance(table, Table):
+            failed = table.run(kernel, numbers, strides)
             tick(1.0)
             return failed
         size, grouped = self.boxes.size, self.boxes.grouped
         groups: Iterable[tuple[int, Iterable[np.ndarray]]] = self.few or (
-            (part, map(_ends, boxes)) for part, boxes in self.boxes.groups()
+            (part, map(ends_of, boxes)) for part, boxes in self.boxes.groups()
         )
-        if parts is not None:
-            size = grouped = len(parts)
-            groups = ((0, [_ends(box)]) for box in parts)
+        if parts is not None and not isinstance(parts, Table):
+            size, grouped = sum(len(boxes) for _, boxes in parts), len(parts)
+            groups = ((part, map(ends_of, boxes)) for part, boxes in parts)
         progress = _Progress(size, tick)
 
         def calls(group: tuple[int, Iterable[np.ndarray]]) -> None:
@@ -262,7 +274,15 @@ class Loops:
         for layout in self.layouts.values():
             if layout.strided == strided:
                 return layout.program
+        return self.written(strided)
+
+    def written(self, strided: frozenset[tuple[int, str]]) -> Program:
+        """Writes the source for a set of strided operands."""
         return generate(self.node, self.nest, strided, self.near)
+
+    def with_far(self) -> Loops:
+        """Creates loops that make no assumption about angles and divisors."""
+        return Loops(self.node, self.nest, near=False, boxes=self.partition)
 
     def _argument(self, p: Argument, strides: list[dict[str, int]]) -> int:
         return strides[p.array][p.label] if p.role is Role.STRIDE else p.of_node(self.node)
@@ -307,22 +327,22 @@ class Loops:
             return stored(values, o.dtype).astype(o.dtype.numpy, copy=False)
 
 
-def _ends(box: Box) -> np.ndarray:
+def ends_of(box: Box) -> np.ndarray:
     """The start and end of each loop of a box, in the layout that kernels read."""
     return np.array(box, np.int64).reshape(-1)
 
 
-class _Table:
+class Table:
     """Independent boxes of a kernel whose calls are short.
 
     Args:
-        boxes: The slice and the only box of each group.
+        boxes: The slice of each box, and its ends as `ends_of` returns them.
         seconds: Estimated seconds of all boxes on one thread.
     """
 
-    def __init__(self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float) -> None:
+    def __init__(self, boxes: Sequence[tuple[int, np.ndarray]], seconds: float) -> None:
         self.seconds = seconds
-        self.ends = np.array([ends for _, (ends,) in boxes])
+        self.ends = np.array([ends for _, ends in boxes])
         parts = np.array([part for part, _ in boxes])
         self.parts = parts[:, None] if parts.any() else None
 

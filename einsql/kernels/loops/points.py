@@ -112,7 +112,8 @@ class Points(Builder):
             if not isinstance(label, Label) or label.name not in self.nest.loops:
                 continue
             loop, outer = self.level[label.name], self.level_of(edge)
-            in_rows = loop == self.depth and self.nest.mode is not Mode.REGISTERS
+            in_place = self.nest.mode is Mode.REGISTERS or self.nest.scatters
+            in_rows = loop == self.depth and not in_place
             if in_rows or max(outer, floor) >= loop or (loop, rises) in self.limited:
                 continue
             if not edge.dtype.is_integer or self.fails(edge):
@@ -152,12 +153,16 @@ class Points(Builder):
         if within is None or within[0] < axis.lo or within[1] >= axis.hi:
             hi = self.param(Role.HI, axis.label)
             self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
-        elif operands_of(define):  # the owner of an array may change it while the kernel runs
+        elif self.may_change(axis.label, define):
             hi = self.param(Role.HI, axis.label)
             value = self.temp(f"min(max({value}, {lo}), {hi} - 1)")
         self.index[axis.label] = self.temp(f"{value} - {lo}")
         self.level[axis.label] = self.at
         self.names[self.at][Label(axis.label)] = value
+
+    def may_change(self, label: str, define: Expr) -> bool:
+        """True if the owner of an array may change a derived label while the kernel runs."""
+        return bool(operands_of(define))
 
     def skip_unless(self, test: str) -> None:
         """Skips the current point, or the kernel if before all loops, unless `test` holds."""

@@ -260,6 +260,16 @@ ratio = Elsewhere("einsql.ir.functions.numeric", "ratio")
 
 
 @intrinsic
+def lowest_bit(_: Any, word: Any) -> Any:
+    """The number of the lowest bit that is set in a word, which is not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def borrow(_: Any, count: Any) -> Any:
     """The address of so many uninitialised bytes, which the kernel returns by `give_back`.
 

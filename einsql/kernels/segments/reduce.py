@@ -246,7 +246,7 @@ class _Sorted:
         """Reduces ranges of segments, in parallel."""
         others = [(0, loops.node.axis(x).extent) for x in loops.nest.loops[1:]]
         first, last = ends
-        boxes: list[Box] = [(part, *others) for part in ranges]
+        boxes: list[tuple[int, list[Box]]] = [(0, [(part, *others)]) for part in ranges]
         return loops.run([*rows, {"first": first, "last": last}], tick, boxes)
 
     def divide(

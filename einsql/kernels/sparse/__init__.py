@@ -6,8 +6,10 @@ multiplies the other tiles, unless few elements are present, which are multiplie
 Sparsely stored operands are multiplied without expansion (`stored.py`). `multiply.py` has the
 products of both.
 
-Every other node runs over the stored elements that its operands have in common (`joins.py`,
-`elements.py`). Products of two sparse matrices are SciPy's (`products.py`).
+Every other node runs by compiled loops over rows of its operands (`visits.py`, `row_wise.py`,
+`row_loops.py`, `structures.py`). Without a compiler it runs over the stored elements that its
+operands have in common (`joins.py`, `elements.py`). Most products of two sparse matrices are
+SciPy's (`products.py`).
 
 Nodes over operands of which every key exists run over their stored elements, too. The other points
 have one value (`filled.py`, `unstored.py`).

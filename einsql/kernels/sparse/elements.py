@@ -38,9 +38,11 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import merges, with_state
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress
 from einsql.kernels.sparse.joins import Joined, Side, order_of, parts
 from einsql.kernels.sparse.products import product_of_stored
+from einsql.kernels.sparse.row_wise import row_wise
 from einsql.kernels.sparse.sides import Compile, find
 from einsql.kernels.sparse.stored import over_stored, spans_of
 
@@ -53,7 +55,11 @@ BYTES = 24
 
 
 def over_elements(
-    node: EinSum, compile_node: Compile, interpret: Compile, otherwise: Callable[[], Runner]
+    node: EinSum,
+    compile_node: Compile,
+    interpret: Compile,
+    otherwise: Callable[[], Runner],
+    has_loops: bool,
 ) -> Runner | None:
     """Matches nodes whose points are stored elements of sparse operands.
 
@@ -62,6 +68,7 @@ def over_elements(
         compile_node: Compiles the conditions on one operand.
         interpret: Compiles the node over the elements, whose number is known at run time.
         otherwise: Compiles this node with another kernel, for operands that are not sparse.
+        has_loops: Whether loops may be compiled.
 
     Returns:
         The runner, or None. It returns an `Elements` for a node that is sparse.
@@ -69,10 +76,14 @@ def over_elements(
     driving = stored_operands(node)
     if not driving or not (node.sparse or all(o.reduction for o in node.outputs)):
         return None  # a map to an array has as many points as the array
+    if all(o.reduction and REDUCTIONS[o.reduction].places for o in node.outputs):
+        return None  # the kernel of the best values reads them as elements
     joined = None if node.sparse else find(node)
     if joined is not None and over_stored(node, joined, compile_node) is not None:
-        return None
-    plan = _Elements(node, driving, compile_node, interpret)
+        is_by_vector = len(joined.sides) == 2 and len(node.keys) < 2
+        if not (has_loops and is_by_vector and row_wise(node, driving) is not None):
+            return None
+    plan = _Elements(node, driving, compile_node, interpret, has_loops)
     other = cache(otherwise)
 
     def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
@@ -102,12 +113,18 @@ class _Elements:
     """A node over the stored elements of some operands."""
 
     def __init__(
-        self, node: EinSum, driving: Sequence[int], compile_node: Compile, interpret: Compile
+        self,
+        node: EinSum,
+        driving: Sequence[int],
+        compile_node: Compile,
+        interpret: Compile,
+        has_loops: bool,
     ) -> None:
         self.node = node
         self.driving = driving
         self.labels = {x for n in driving for x in node.operands[n].labels}
         self.product = product_of_stored(node, driving, compile_node)
+        self.rows = row_wise(node, driving) if has_loops else None
         free = {a.label for a in node.axes if a.define is None}
         read: dict[int, dict[str, Field]] = {}
         for e in (e for root in exprs(node) for e in subexpressions(root)):
@@ -126,9 +143,14 @@ class _Elements:
     def run(self, operands: Sequence[Arrays], tick: Tick) -> Arrays | None:
         """The node's result; None if its parts cannot be merged."""
         if self.product is not None:
-            product = self.product.run(operands, tick)
+            product = self.product.run(operands, tick, self.rows is not None)
             if product is not None:
                 return product
+        same = self._same(operands)
+        if same is not None:
+            return same
+        if self.rows is not None:
+            return self.rows.run(operands, tick)
         mapped = self._mapped(operands)
         if mapped is not None:
             return mapped
@@ -149,24 +171,39 @@ class _Elements:
 
     # ---- results
 
-    def _mapped(self, operands: Sequence[Arrays]) -> Elements | None:
-        """The result of a map of one operand's elements, which keeps their order; else None."""
+    def _same(self, operands: Sequence[Arrays]) -> Elements | None:
+        """The result of a node that only renames fields of one operand; None for another node."""
+        side = self._only_side(operands)
+        if side is None:
+            return None
+        fields = sparse_of(operands[side.number])
+        assert fields is not None
+        values = self._renamed(fields, side.matrix.values)
+        if values is None:
+            return None
+        return Elements(side.matrix if fields.is_constant else side.matrix.copied(), values)
+
+    def _only_side(self, operands: Sequence[Arrays]) -> Side | None:
+        """The operand of a map that keeps the order of its elements; None for another node."""
         node = self.node
         if node.reduced or not node.sparse or len(self.driving) > 1:
             return None
-        (number,) = self.driving
-        side = self._side(operands, number)
-        if (side.rows, side.columns) != node.keys or not side.matrix.increases:
+        side, fields = self._side(operands, self.driving[0]), sparse_of(operands[self.driving[0]])
+        assert fields is not None
+        fits = (side.rows, side.columns) == node.keys and fields.increases
+        return side if fits else None
+
+    def _mapped(self, operands: Sequence[Arrays]) -> Elements | None:
+        """The result of a map of one operand's elements, which keeps their order; else None."""
+        node, side = self.node, self._only_side(operands)
+        if side is None:
             return None
-        fields = sparse_of(operands[number])
+        fields = sparse_of(operands[side.number])
         assert fields is not None
         matrix = side.matrix if fields.is_constant else side.matrix.copied()
-        values = self._renamed(fields, matrix.values)
-        if values is not None:
-            return Elements(matrix, values)
         require(matrix.stored * (BYTES + sum(f.dtype.numpy.itemsize for f in node.schema.fields)))
         places = {side.rows: matrix.rows, side.columns: matrix.columns}
-        joined = Joined(matrix.stored, places, {number: matrix.values})
+        joined = Joined(matrix.stored, places, {side.number: matrix.values})
         sizes = _Sizes(matrix.stored, None)
         computed = self.compiled(sizes)(self._operands(joined, operands, None), no_progress)
         there = computed[PRESENT]

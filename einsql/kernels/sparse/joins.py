@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from einsql.core.records import dataclass
-from einsql.core.sparse.matrix import Compressed
-from einsql.kernels.sparse.stored import transposed
+from einsql.core.sparse.matrix import Compressed, transposed
 
 MOST = 2**22
 """Combinations that are joined at a time: 64 bytes each, so that one step takes 256 MB."""

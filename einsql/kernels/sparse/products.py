@@ -71,8 +71,17 @@ class Product:
     term: str
     turned: bool
 
-    def run(self, operands: Sequence[Arrays], tick: Tick) -> Elements | None:
-        """The product; None if SciPy lacks the functions, or an operand is stored otherwise."""
+    def run(
+        self, operands: Sequence[Arrays], tick: Tick, has_loops: bool = False
+    ) -> Elements | None:
+        """The product; None if SciPy lacks the functions, or an operand is stored otherwise.
+
+        Args:
+            operands: The node's operands.
+            tick: Callback with the completed fraction, 0 to 1; raises to cancel.
+            has_loops: Whether compiled loops can compute the product. They take a third of the
+                time where SciPy has to multiply several times (`python -m benchmarks.recommender`).
+        """
         numbers = (1, 0) if self.turned else (0, 1)
         keys = self.node.keys
         left = self.sides[numbers[0]].matrix(operands, keys[0])
@@ -81,6 +90,8 @@ class Product:
             return None
         terms = _most_terms(left, right)
         counts = [o for o in self.joined.counts if o.reduction == "sum"]
+        if has_loops and (counts or terms > IN_ORDER):
+            return None
         structure: Compressed | None = None
         found: dict[str, np.ndarray] = {}
         steps = len(self.joined.terms) + 1

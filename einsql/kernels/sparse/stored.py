@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import Compressed, sparse_of
+from einsql.core.sparse.matrix import Compressed, sparse_of, transposed
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -109,10 +109,23 @@ class Stored:
             return None
         if fields.filled and not fields.zeros:
             return None
-        part = fields.submatrix(spans_of(self.node, self.node.operands[self.side.operand]))
-        if self.condition is not None:
-            part = part.only(self.condition(part.values))
-        return part if self.side.labels[int(fields.turned)] == by else transposed(part)
+        key = self.side.labels.index(by)
+        spans = spans_of(self.node, self.node.operands[self.side.operand])
+        part = fields.rows_of(key).part(*(spans[::-1] if key else spans))
+        return part if self.condition is None else part.only(self.condition(part.values))
+
+    def narrowest(self, operands: Sequence[Arrays]) -> str:
+        """The label by whose rows the fewest elements are read."""
+        fields = sparse_of(operands[self.side.operand])
+        if fields is None or not fields.is_constant:
+            return self.side.labels[0 if fields is None else int(fields.turned)]
+        keys = self.node.operands[self.side.operand].source.schema.keys
+        parts = [
+            self.node.axis(x).extent / max(1, k.hi - k.lo)
+            for x, k in zip(self.side.labels, keys, strict=True)
+        ]
+        other = 1 - int(fields.turned)
+        return self.side.labels[other if parts[other] < parts[1 - other] else 1 - other]
 
 
 def stored_operand(node: EinSum, side: Side, counted: bool, compile_node: Compile) -> Stored | None:
@@ -137,14 +150,6 @@ def stored_operand(node: EinSum, side: Side, counted: bool, compile_node: Compil
     return Stored(node, side, not present, condition_of(side, rest, field, compile_node))
 
 
-def transposed(matrix: Compressed) -> Compressed:
-    """The transposed matrix, row by row."""
-    from scipy.sparse import csr_array  # as in `multiply`
-
-    csc = csr_array((matrix.values, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
-    return Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
-
-
 def values_of_side(matrix: Compressed, joined: Joined, side: int, term: int) -> Compressed:
     """The product of one side's factors of a term, in the type of its sum."""
     times, work = len(joined.terms[term].factors[side]), work_type(joined.terms[term].output)
@@ -160,11 +165,10 @@ def _alone(node: EinSum, joined: Joined, stored: Stored) -> Run | None:
     """Computes sums of rows, of columns, or of all elements."""
     if len(node.keys) > 1:
         return None
-    by = node.keys[0] if node.keys else stored.side.labels[0]
     shape = node.schema.shape
 
     def run(operands: Sequence[Arrays], tick: Tick) -> Sums | None:
-        matrix = stored.matrix(operands, by)
+        matrix = stored.matrix(operands, node.keys[0] if node.keys else stored.narrowest(operands))
         if matrix is None:
             return None
         counts = matrix.counts.astype(np.int64)

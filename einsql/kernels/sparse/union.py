@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed, Sparse, sorted_matrix
-from einsql.kernels.sparse.stored import transposed
+from einsql.core.sparse.matrix import Compressed, Sparse, sorted_matrix, transposed
 
 Labels = tuple[str, ...]
 

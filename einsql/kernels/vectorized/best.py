@@ -16,10 +16,12 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.records import dataclass
-from einsql.core.schema import DType
+from einsql.core.schema import PRESENT, DType
+from einsql.core.sparse.matrix import Compressed, sparse_of
 from einsql.ir.einsum.evaluation import expression_value, same
 from einsql.ir.einsum.graph import (
     TRUE,
+    Axis,
     EinSum,
     Expr,
     Label,
@@ -67,10 +69,22 @@ class _Found:
     Attributes:
         group: The number of each value's group.
         at: The position of each value, an index of each key of the element-wise node.
+        elements: The numbers of the stored elements; None for values of an array.
     """
 
     group: np.ndarray
     at: tuple[np.ndarray, ...]
+    elements: np.ndarray | None = None
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """The values of a field of the element-wise node."""
+        found: np.ndarray = array[self.at if self.elements is None else self.elements]
+        return found
+
+    def only(self, kept: np.ndarray | slice) -> _Found:
+        """Some of the values."""
+        elements = None if self.elements is None else self.elements[kept]
+        return _Found(self.group[kept], tuple(a[kept] for a in self.at), elements)
 
 
 class _Best:
@@ -106,6 +120,7 @@ class _Best:
                 fields.append(Output(_argument(n), (argument,), argument.dtype, worst, condition))
             if masked:
                 fields.append(Output(_mask(n), (TRUE,), DType.BOOLEAN, "bool_or", where))
+        self._over_elements = self._stored_values(node, axes)
         fields += (Output(_place(k), (Label(k),), DType.BIGINT) for k in self._computed)
         self._values = replace(
             node, axes=axes, keys=(*self._by, *self._gone), outputs=tuple(fields), hint=(), grid=()
@@ -124,6 +139,11 @@ class _Best:
         extents = [node.axis(k).extent for k in self._by]
         done, total = 0, prod(extents)
         with np.errstate(all="ignore"):
+            few = None if self._over_elements is None else self._elements(operands, tick)
+            if few is not None:
+                for n, (search, outputs) in enumerate(self._searches.items()):
+                    fields |= self._chosen(n, search, outputs, {}, few)
+                return fields
             for bounds in boxes(extents, self._steps):
                 box = dict(zip(self._by, bounds, strict=True))
                 values = self._computed_values(box)(operands, partial(still, tick, done / total))
@@ -134,6 +154,28 @@ class _Best:
                 done += prod(s.stop - s.start for s in bounds)
                 tick(done / total)
         return fields
+
+    def _stored_values(self, node: EinSum, axes: tuple[Axis, ...]) -> Runner | None:
+        """Compiles the values at the elements of a sparse operand; None without such a one."""
+        keys = (*self._by, *self._gone)
+        if self._computed or len(keys) != 2 or len(self._by) == 2:
+            return None
+        fields = [Output(PRESENT, (TRUE,), DType.BOOLEAN)]
+        for n, (argument, compared, where, _) in enumerate(self._searches):
+            fields.append(Output(_value(n), (compared,), compared.dtype))
+            fields.append(Output(_argument(n), (argument,), argument.dtype))
+            if where != TRUE:
+                fields.append(Output(_mask(n), (where,), DType.BOOLEAN))
+        values = replace(node, axes=axes, keys=keys, outputs=tuple(fields), hint=(), grid=())
+        return self._compile(values).run if values.sparse else None
+
+    def _elements(self, operands: Sequence[Arrays], tick: Tick) -> Arrays | None:
+        """The values at stored elements; None if no operand is sparse."""
+        assert self._over_elements is not None
+        if all(sparse_of(fields) is None for fields in operands):
+            return None
+        values = self._over_elements(operands, tick)
+        return None if sparse_of(values) is None else values
 
     def _computed_values(self, box: Mapping[str, slice]) -> Runner:
         if self._whole is not None:
@@ -161,19 +203,29 @@ class _Best:
         grid = self._grid(box)
         places = {o.name: _evaluated(o.args[2], grid) for o in outputs}
         wanted = max(int(p.max()) for p in places.values()) + 1
-        array = np.atleast_1d(loaded(values[_value(n)], compared.dtype))
-        selected = values.get(_mask(n))
+        few = sparse_of(values)
+        of_elements = values
+        if few is not None:
+            of_elements = {name: few.taken(name).values for name in few.names}
+        array = np.atleast_1d(loaded(of_elements[_value(n)], compared.dtype))
+        selected = of_elements.get(_mask(n))
         shape = [grid[k].size for k in self._groups]
-        if self._computed:
+        if few is not None:
+            best = self._of_elements(few.taken(), selected)
+        elif self._computed:
             best = self._scattered(array, selected, values, shape)
         else:
             search_rows = _RowSearch(wanted, greatest, self._breaks_ties(argument, compared))
             best = search_rows.candidates(array, selected, len(self._by))
-        if _argument(n) in values:
-            arguments = np.atleast_1d(loaded(values[_argument(n)], argument.dtype))[best.at]
+        codes = _codes(best.of(array), greatest)
+        if few is not None or self._computed:
+            leading = _leading(best.group, codes, wanted)
+            codes, best = codes[leading], best.only(leading)
+        if _argument(n) in of_elements:
+            arguments = best.of(np.atleast_1d(loaded(of_elements[_argument(n)], argument.dtype)))
         else:
             arguments = self._positions(argument, best, box)
-        order = _order(best.group, _codes(array[best.at], greatest), arguments)
+        order = _order(best.group, codes, arguments)
         counts = np.bincount(best.group, minlength=prod(shape))
         starts = np.cumsum(counts) - counts
         arguments = np.append(arguments[order], np.zeros(1, arguments.dtype))
@@ -195,6 +247,13 @@ class _Best:
             grid[k] = np.arange(a.lo + part.start, a.lo + part.stop).reshape(shape)
         return grid
 
+    def _of_elements(self, matrix: Compressed, selected: np.ndarray | None) -> _Found:
+        """All selected elements; groups are rows, or there is one."""
+        elements = np.arange(matrix.stored) if selected is None else np.flatnonzero(selected)
+        rows = matrix.rows if selected is None else matrix.rows[elements]
+        group = rows if self._by else np.zeros(len(rows), np.int64)
+        return _Found(group, (), elements)
+
     def _scattered(
         self,
         array: np.ndarray,
@@ -211,7 +270,8 @@ class _Best:
                 lifted = [-1 if x == k else 1 for x in self._values.keys]
                 position = np.arange(extent).reshape(lifted)
             number = number * extent + position
-        at = np.nonzero(np.ones(array.shape, bool) if selected is None else selected)
+        chosen = np.ones(array.shape, bool) if selected is None else np.atleast_1d(selected)
+        at = np.nonzero(chosen)
         return _Found(np.broadcast_to(number, array.shape)[at], at)
 
     def _breaks_ties(self, argument: Expr, compared: Expr) -> bool:
@@ -366,6 +426,30 @@ def _codes(values: np.ndarray, greatest: bool) -> np.ndarray:
     else:
         codes = values.astype(np.int64)
     return ~codes if greatest else codes
+
+
+def _leading(group: np.ndarray, codes: np.ndarray, wanted: int) -> np.ndarray | slice:
+    """The values that may be among the best of their group, of groups one after another.
+
+    Each of `SPREAD` parts for a wanted value has a best value. The last wanted one of these is a
+    bound of the group.
+    """
+    parts = SPREAD * wanted
+    firsts = np.flatnonzero(np.diff(group, prepend=-1))
+    counts = np.diff(firsts, append=len(group))
+    long = counts > parts
+    if not long.any() or (group[1:] < group[:-1]).any():
+        return slice(None)
+    begins = firsts[long, None] + counts[long, None] * np.arange(parts) // parts
+    # The parts of a group end where the next long group begins, so other groups are left out.
+    ends = (firsts + counts)[long]
+    edges = np.append(begins, ends[:, None], axis=1).reshape(-1)
+    edges = edges[:-1] if edges[-1] == len(codes) else edges
+    best = np.minimum.reduceat(codes, edges)
+    best = np.resize(best, (len(ends), parts + 1))[:, :parts]
+    bounds = np.full(len(firsts), np.iinfo(np.int64).max)
+    bounds[long] = np.partition(best, wanted - 1, axis=1)[:, wanted - 1]
+    return codes <= np.repeat(bounds, counts)
 
 
 def _order(group: np.ndarray, codes: np.ndarray, arguments: np.ndarray) -> np.ndarray:

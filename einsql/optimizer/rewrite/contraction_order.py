@@ -25,6 +25,7 @@ from einsql.ir.einsum.graph import (
     labels_of,
     operands_of,
     renumber,
+    stored_operands,
 )
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS, Interval
@@ -81,6 +82,8 @@ def factor_order(node: EinSum, choose: Choose | None = None) -> EinSum:
     order decides whether inf - inf or 0 · inf occurs. Integers are reordered only if no
     partial result can overflow.
     """
+    if _follows_elements(node):
+        return node
     if len(node.operands) < 3 or not node.reduced or not _is_eligible(node) or _is_scaled(node):
         return node
     terms = [_terms(node, o) for o in node.outputs]
@@ -92,6 +95,16 @@ def factor_order(node: EinSum, choose: Choose | None = None) -> EinSum:
         return node
     new = plan.run()
     return node if set(new.operands) <= set(node.operands) else new
+
+
+def _follows_elements(node: EinSum) -> bool:
+    """True if the stored elements of an operand decide all labels but one.
+
+    A join has a point for each of them and each value of that label. No step that joins the
+    operand has fewer, and steps without it have points where no element is stored.
+    """
+    labels = {a.label for a in node.axes}
+    return any(len(labels.difference(node.operands[n].labels)) < 2 for n in stored_operands(node))
 
 
 def _is_scaled(node: EinSum) -> bool:

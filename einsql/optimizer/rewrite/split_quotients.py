@@ -21,6 +21,7 @@ from einsql.ir.einsum.graph import (
     exprs,
     fresh,
     rewrite,
+    stored_operands,
     subexpressions,
     substitute,
 )
@@ -43,6 +44,8 @@ def _divisor(node: EinSum, axis: Axis) -> int | None:
         return None
     if node.grid or axis.label in dict(node.hint):  # the complete label is cut
         return None
+    if any(axis.label in node.operands[n].labels for n in stored_operands(node)):
+        return None  # loops run over stored elements, whose keys are no digits
     divisors: set[int] = set()
     finding = {a.define for a in node.axes if a.define is not None and a.label not in node.keys}
     for e in exprs(node):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from einsql.core import buffer_pool
+from einsql.core.free_memory import Within
 from einsql.core.settings import Settings
 from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.fields import Fields, LocalFields
@@ -116,6 +117,13 @@ class Memory:
             return 2**63 if free is None else free
         most = max(self.limit - self._lent - self.stored, self.limit // LEAST)
         return most if free is None else max(1, min(most, free))
+
+    @property
+    def obeyed(self) -> AbstractContextManager[None]:
+        """A context in which results whose size is found at run time obey the limit."""
+        if self.limit is None:
+            return nullcontext()
+        return Within(lambda: self.room, self.sure)
 
     def allows(self, nbytes: int) -> bool:
         """True if a statement may take this number of bytes; frees pooled blocks if necessary."""

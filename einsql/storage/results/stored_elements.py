@@ -76,7 +76,8 @@ def chunks(result: Rows, size: int) -> Iterator[list[Values]]:
         for c in result.columns:
             if c.key is not None:
                 at, lo = places[c.key]
-                columns.append((at[here].astype(np.int64) + lo, None))
+                shifted = lo or at.dtype != np.int64
+                columns.append((np.add(at[here], np.int64(lo)) if shifted else at[here], None))
             else:
                 columns.append(_values(ordered, c, here))
         yield columns

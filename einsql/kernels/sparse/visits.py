@@ -1,0 +1,179 @@
+"""The order in which a loop nest visits sparse operands, starting from a row.
+
+A visit of an operand whose row is known expands the row: a loop over its elements gives the label
+of the columns. An operand whose both labels are known is looked up, if one of them is the row of
+the outermost loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from einsql.core.records import dataclass
+from einsql.core.sparse.matrix import Compressed
+from einsql.ir.einsum.graph import EinSum
+
+MOST = 3
+"""The greatest number of sparse operands, whose orders are all compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A visit of a sparse operand.
+
+    Attributes:
+        number: The number of the operand.
+        rows, columns: The labels of its rows and columns.
+        looks_up: Whether the columns' label is known, so that the element is looked up.
+    """
+
+    number: int
+    rows: str
+    columns: str
+    looks_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The visits of all sparse operands.
+
+    Attributes:
+        row: The label of the outermost loop.
+        visits: The visits in order.
+        target: The number of the operand whose elements are the result's keys; None for a result
+            with other keys.
+        computes_keys: Whether the result's keys are a row and a column of different operands.
+        scatters: Whether the points of a row have any keys, for a dense result.
+    """
+
+    row: str
+    visits: tuple[Visit, ...]
+    target: int | None = None
+    computes_keys: bool = False
+    scatters: bool = False
+
+
+def routes_of(node: EinSum, driving: Sequence[int]) -> list[Route]:
+    """All routes over the sparse operands of a node; none for other nodes.
+
+    Args:
+        node: The node.
+        driving: The operands, each with two labels.
+    """
+    if not 1 <= len(driving) <= MOST:
+        return []
+    pairs = {n: node.operands[n].labels for n in driving}
+    labels = list(dict.fromkeys(x for pair in pairs.values() for x in pair))
+    keys = [k for k in node.keys if k in labels]
+    scatters = not node.sparse and (len(keys) > 1 or (not keys and bool(node.keys)))
+    scatters = scatters or any(node.axis(k).define is not None for k in node.keys)
+    if scatters and (node.sparse or node.is_elementwise):
+        return []
+    routes = []
+    for row in labels if scatters or not keys else keys[:1]:
+        for visits in _orders(pairs, (), {row}, row):
+            if scatters:
+                routes.append(Route(row, visits, scatters=True))
+            else:
+                routes += _routes(node, pairs, keys, row, visits)
+    return routes
+
+
+def _orders(
+    pairs: Mapping[int, tuple[str, ...]], before: tuple[Visit, ...], known: set[str], row: str
+) -> Iterator[tuple[Visit, ...]]:
+    left = [n for n in pairs if n not in {v.number for v in before}]
+    if not left:
+        yield before
+        return
+    for n in left:
+        first, second = pairs[n]
+        if {first, second} <= known:
+            if row not in (first, second):
+                continue  # its row changes inside of the loops
+            columns = second if first == row else first
+            yield from _orders(pairs, (*before, Visit(n, row, columns, True)), known, row)
+            return  # a look-up only removes points
+    for n in left:
+        first, second = pairs[n]
+        for rows, columns in ((first, second), (second, first)):
+            if rows in known and columns not in known:
+                visit = Visit(n, rows, columns, False)
+                yield from _orders(pairs, (*before, visit), known | {columns}, row)
+
+
+def _routes(
+    node: EinSum,
+    pairs: Mapping[int, tuple[str, ...]],
+    keys: Sequence[str],
+    row: str,
+    visits: tuple[Visit, ...],
+) -> list[Route]:
+    """The route of visits for a result by rows or by elements; none for other results."""
+    expanded = [v for v in visits if not v.looks_up]
+    if len(keys) < 2:
+        return [] if node.is_elementwise else [Route(row, visits)]
+    for v in visits:
+        if set(pairs[v.number]) == set(keys):
+            fits = v.looks_up or v is visits[0]
+            if node.is_elementwise:
+                fits = v is visits[0] and len(expanded) == 1
+            return [Route(row, visits, v.number)] if fits else []
+    chained = len(visits) == len(expanded) == 2 and expanded[1].columns == keys[1]
+    return [Route(row, visits, computes_keys=True)] if chained and not node.is_elementwise else []
+
+
+def work_by_row(visits: Sequence[Visit], matrices: Mapping[int, Compressed]) -> np.ndarray:
+    """The approximate number of points of each row of the outermost loop, and 1.
+
+    Args:
+        visits: The visits of a route.
+        matrices: The matrix of each operand within the domain, by the rows of its visit.
+    """
+    first, *later = (v for v in visits if not v.looks_up)
+    counts = matrices[first.number].counts
+    work = counts.astype(np.int64)
+    for v in later:
+        matrix = matrices[v.number]
+        if v.rows == first.rows:
+            work *= matrix.counts
+        elif v.rows == first.columns:
+            work //= np.maximum(counts, 1)
+            work *= _summed(matrices[first.number], matrix.counts)
+        else:
+            work *= max(1, matrix.stored // max(1, matrix.shape[0]))
+    return work + 1
+
+
+def _summed(matrix: Compressed, counts: np.ndarray) -> np.ndarray:
+    """The sum of counts over the columns of each row's elements."""
+    before = np.zeros(matrix.stored + 1, np.int64)
+    np.cumsum(counts[matrix.columns], out=before[1:])
+    summed: np.ndarray = before[matrix.starts[1:]] - before[matrix.starts[:-1]]
+    return summed
+
+
+Counts = Callable[[int, str], np.ndarray]
+"""The number of elements of an operand for each value of a label within the domain."""
+
+
+def points_of(route: Route, stored: Mapping[int, int], counts: Counts) -> float:
+    """The approximate number of points of all loops of a route.
+
+    Args:
+        route: The route.
+        stored: The number of elements of each operand.
+        counts: The numbers of elements by label.
+    """
+    first, *later = (v for v in route.visits if not v.looks_up)
+    points = total = float(stored[first.number])
+    for v in later:
+        if v.rows in (first.rows, first.columns):
+            pairs = float(np.dot(counts(first.number, v.rows), counts(v.number, v.rows)))
+            points *= pairs / max(1, stored[first.number])
+        else:
+            points *= stored[v.number] / max(1, len(counts(v.number, v.rows)))
+        total += points
+    return total
