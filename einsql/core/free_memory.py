@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
+from einsql.core.units import data_size
 from einsql.errors import OperationalError
 
 SMALLER = "Narrow its keys with WHERE, or aggregate."
@@ -73,8 +74,8 @@ def require(nbytes: int) -> None:
     room = None if _thread.room is None else _thread.room()
     if room is not None and nbytes > room:
         raise OperationalError(
-            f"There is not enough memory: a result takes {nbytes / 2**20:,.1f} MiB, and "
-            f"{room / 2**20:,.1f} of memory_limit are left",
+            f"There is not enough memory: a result takes {data_size(nbytes)}, and "
+            f"{data_size(room)} of memory_limit are left",
             hint=f"SET memory_limit to a greater value. {SMALLER}",
         )
     free = available()
