@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
     from einsql.planner.context import Context
     from einsql.planner.outcome import Results
-else:  # loaded for parameters
+    from einsql.storage.results import tile_batches
+else:  # loaded for parameters, and for results as tiles
     decimal, uuid = LazyModule("decimal"), LazyModule("uuid")
+    tile_batches = LazyModule("einsql.storage.results.tile_batches")
 
 Parameters = Sequence[object] | Mapping[str, object] | None
 Description = tuple[tuple[Any, ...], ...] | None
@@ -375,6 +377,28 @@ class Cursor:
                 )
             with self._connection.fetching():
                 return stored_elements.scipy_matrices(tensor, form)
+
+    def fetch_tiles(self) -> pa.RecordBatchReader:
+        """Returns the result as Arrow record batches of tiles, a batch for each tile.
+
+        Returns:
+            A tile has the first value and the exclusive end of each key (`i` and `.end.i`), and
+            the elements of each value column in C order: a fixed-shape tensor, or a list if tiles
+            differ in shape. `.present` has the flags of keys if some are absent. Contiguous
+            arrays, as those of stored tensors, are not copied.
+
+        Raises:
+            InterfaceError: The result has rows of DuckDB or of tiles, keys that are not selected,
+                LIST columns or NULLs.
+        """
+        with boundary:
+            tensor = self._tensor()
+            if not isinstance(tensor, Result):
+                raise InterfaceError(
+                    "The result has no keys of elements", hint="fetch_arrow_table returns its rows."
+                )
+            with self._connection.fetching():
+                return tile_batches.tile_reader(tensor)
 
     def fetch_arrow_table(self) -> pa.Table:
         """Returns the rows as an Arrow table, with one column for each SELECT item."""

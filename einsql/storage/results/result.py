@@ -95,6 +95,17 @@ class Result:
         return self._count(PRESENT) // max(1, self._places)
 
     @property
+    def dense_keys(self) -> bool:
+        """Whether every key exists."""
+        return self._count(PRESENT) == self.schema.size
+
+    def never_null(self, field: str) -> bool:
+        """Whether a value has no NULL at the keys that exist."""
+        flag = valid(field)
+        terms = [Term(f) for f in (PRESENT, flag) if f in self.fields]
+        return flag not in self.fields or self.fields.count(*terms) == self._count(PRESENT)
+
+    @property
     def has_lists(self) -> bool:
         """Whether a column is a LIST. The last key then numbers no rows."""
         return any(c.over is not None for c in self.columns)

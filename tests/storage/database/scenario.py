@@ -144,6 +144,11 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
         sql("VACUUM"),
         sql("INSERT OR REPLACE INTO x VALUES (9, 3, 66), (299, 0, 66)"),
         sql("UPDATE x SET val = val + 1 WHERE i < 150"),
+        sql("CREATE OR REPLACE TENSOR y AS SELECT i, j, CAST(i AS DOUBLE) AS val FROM x"),
+        sql("DELETE FROM y WHERE i = 3 AND j = 2"),
+        sql("INSERT INTO y VALUES (3, 2, 400)"),
+        sql(f"CREATE OR REPLACE TENSOR x ({KEYS}, val DOUBLE) DEFAULT 0.5"),
+        sql("UPDATE x SET val = 71 WHERE i = 9 OR val > 80"),
     ),
     "automatic": (
         sql("SET wal_autocheckpoint = '1KB'"),
