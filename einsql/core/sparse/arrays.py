@@ -50,6 +50,7 @@ class Elements(Mapping[str, np.ndarray], Sparse):
     """
 
     turned = False
+    is_tile = True
 
     def __init__(
         self, structure: Compressed, values: Mapping[str, np.ndarray], fill: Fill = None

@@ -198,12 +198,14 @@ class Sparse:
         turned: Whether the matrix's rows are the relation's second key.
         fill: The value of the keys without a stored element; None if these keys are absent.
         is_constant: Whether nobody changes the arrays, so that results may share them.
+        is_tile: Whether they are an `Elements`: in the order of both keys, in memory.
     """
 
     names: tuple[str, ...]
     turned: bool
     fill: Fill
     is_constant: bool = True
+    is_tile: bool = False
 
     @property
     def filled(self) -> bool:

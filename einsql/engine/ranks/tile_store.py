@@ -8,7 +8,8 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.records import dataclass
-from einsql.core.sparse.arrays import Elements, arrays_in
+from einsql.core.sparse.arrays import arrays_in
+from einsql.core.sparse.tiles import stored_elements
 from einsql.engine.exchange import Held, Index
 from einsql.engine.ranks.messages import (
     Change,
@@ -21,6 +22,7 @@ from einsql.engine.ranks.messages import (
     Read,
     Write,
 )
+from einsql.engine.step import Arrays
 from einsql.storage import files
 from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.fields import count_keys
@@ -234,12 +236,12 @@ def _parts(command: Fetch, tiles: Held) -> Sequence[np.ndarray]:
 
 def compact(tiles: Held) -> Held:
     """Returns the tiles; arrays that keep much unused memory alive are copied."""
-    return {
-        n: fields.over(_own)
-        if isinstance(fields, Elements)
-        else {k: _own(a) for k, a in fields.items()}
-        for n, fields in tiles.items()
-    }
+    return {n: _compact(fields) for n, fields in tiles.items()}
+
+
+def _compact(fields: Arrays) -> Arrays:
+    few = stored_elements(fields)
+    return {k: _own(a) for k, a in fields.items()} if few is None else few.over(_own)
 
 
 def _own(array: np.ndarray) -> np.ndarray:
