@@ -9,15 +9,18 @@ import numpy as np
 from einsql.core.boxes import extents
 from einsql.core.records import dataclass
 from einsql.core.sparse.arrays import arrays_in
-from einsql.core.sparse.tiles import stored_elements
-from einsql.engine.exchange import Held, Index
+from einsql.core.sparse.matrix import sparse_of
+from einsql.core.sparse.tiles import as_elements, part_of, stored_elements
+from einsql.engine.exchange import Held, Index, slices
 from einsql.engine.ranks.messages import (
     Change,
     Collect,
     Count,
     Fetch,
+    FilesApartError,
     Fill,
     Handle,
+    Mapped,
     Paste,
     Read,
     Write,
@@ -206,6 +209,30 @@ def read(source: Read, proceed: Callable[[], None]) -> Held:
             sound = np.stack([box[:, 0], box[:, 0] + extents(box)], axis=1)
             by_content[key] = {source.name: file.read(sound)}
         tiles[n] = by_content[key]
+    return tiles
+
+
+def read_mapped(source: Mapped, proceed: Callable[[], None]) -> Held:
+    """Maps the files of a stored tensor, and verifies the tiles of this rank.
+
+    Raises:
+        FilesApartError: This rank does not find the files.
+        OperationalError: A file is damaged in one of these tiles.
+    """
+    if not source.files.are_here:
+        raise FilesApartError(f"The files of {source.files.title} are not at this rank")
+    schema = source.files.schema
+    fields, lows = source.files.fields(), [k.lo for k in schema.keys]
+    few, names = sparse_of(fields), [f.name for f in schema.fields]
+    tiles: Held = {}
+    for n, box in source.boxes.items():
+        proceed()
+        positions = box - np.array(lows, np.int64).reshape(-1, 1)
+        positions[:, 1] = positions.max(axis=1)
+        if few is None:
+            tiles[n] = dict(fields.part(names, positions))
+        else:
+            tiles[n] = as_elements(part_of(fields, slices(positions, [0, 0])))
     return tiles
 
 
