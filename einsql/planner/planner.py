@@ -494,6 +494,6 @@ def make_plan(
 def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray], ...]:
     """Returns the boxes of tensors in payload files that a graph reads: int64 (keys, 2)."""
     stored = {n for n, f in catalog.fields.items() if as_fields(f).layout is not None}
-    if not stored or catalog.settings.device != "cpu":
-        return ()  # a device stores complete tensors
+    if not stored or catalog.settings.device != "cpu" or catalog.cluster is not None:
+        return ()  # a device stores complete tensors, and ranks read files themselves
     return boxes_read(roots, stored)

@@ -63,6 +63,11 @@ class Fields(Mapping[str, np.ndarray]):
         """The names of the segments that must stay until they are mapped."""
         return frozenset()
 
+    @property
+    def directory(self) -> str | None:
+        """The payload directory with the present elements; None if they are not all in files."""
+        return None
+
     def local(self) -> Mapping[str, np.ndarray]:
         """Returns the arrays that are already in this process's memory."""
         return {}

@@ -67,6 +67,7 @@ class Elements(Mapping[str, np.ndarray], Sparse):
         self.fills = fills
         self.turned = turned
         self.is_constant = is_constant
+        self.is_tile = not turned
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override] # computed from the values

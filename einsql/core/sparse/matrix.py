@@ -257,12 +257,14 @@ class Sparse:
         fills: The values of the keys without a stored element; None if these keys are absent.
         is_constant: Whether nobody changes the arrays, so that results may share them.
         known_order: Whether the columns of every row increase; None if it is not known.
+        is_tile: Whether they are an `Elements` by rows of the first key: in order, in memory.
     """
 
     names: tuple[str, ...]
     turned: bool
     fills: Fills | None
     is_constant: bool = True
+    is_tile: bool = False
     known_order: bool | None = None
     _turned: _Turned | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import EllipsisType
+from typing import cast
 
 import numpy as np
 
@@ -55,10 +56,16 @@ def present_elements(arrays: Mapping[str, np.ndarray]) -> Elements:
 
 def as_elements(arrays: Mapping[str, np.ndarray]) -> Elements:
     """A result of a kernel as sparse elements."""
-    if isinstance(arrays, Elements):
-        return arrays
     few = sparse_of(arrays)
-    return present_elements(arrays) if few is None else elements_of(few)
+    if few is None:
+        return present_elements(arrays)
+    return stored_elements(arrays) or elements_of(few)
+
+
+def stored_elements(fields: Mapping[str, np.ndarray]) -> Elements | None:
+    """A tile as sparse elements; None for arrays."""
+    few = sparse_of(fields)
+    return cast("Elements", few) if few is not None and few.is_tile else None
 
 
 def part_of(
@@ -87,13 +94,14 @@ def renamed_tile(
         fields: The fields, sparse or arrays.
         names: The old name of each field by its new name.
     """
-    if not isinstance(fields, Elements):
+    few = stored_elements(fields)
+    if few is None:
         return {new: fields[old] for new, old in names.items()}
-    values = {new: fields.values_by_name[old] for new, old in names.items() if old != PRESENT}
-    fills = fields.fills
+    values = {new: few.values_by_name[old] for new, old in names.items() if old != PRESENT}
+    fills = few.fills
     if fills is not None:
         fills = {new: fills[old] for new, old in names.items() if old != PRESENT}
-    return Elements(fields.structure, values, fills)
+    return Elements(few.structure, values, fills)
 
 
 def dtypes_of(schema: Schema) -> dict[str, np.dtype]:

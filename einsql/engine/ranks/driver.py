@@ -48,7 +48,7 @@ class Cluster:
         ranks: The number of ranks.
         ahead: The unanswered runs.
         movers: Programs that move tiles, by the placements before and after.
-        sparse_tiles: The tiles of sparse tensors that the ranks keep, see `SparseTiles`.
+        kept_tiles: The tiles that ranks keep of tensors in the session, see `KeptTiles`.
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], Processes]) -> None:
@@ -66,7 +66,7 @@ class Cluster:
         self._start = start
         self.ahead = Ahead()
         self.movers: dict[object, object] = {}
-        self.sparse_tiles: object = None
+        self.kept_tiles: object = None
         self._users = 0
         self._refusal: Callable[[], Error] | None = None
         self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []

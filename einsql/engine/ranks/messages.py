@@ -14,7 +14,9 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.engine.exchange import Held
+from einsql.errors import OperationalError
 from einsql.ir.spmd.program import Program
+from einsql.storage.database.payload_fields import PayloadFiles
 from einsql.storage.fields import Term
 from einsql.storage.files import Description, Draft
 
@@ -101,6 +103,28 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Mapped:
+    """A stored tensor in the files of a database, of which each rank maps and reads its own tiles.
+
+    Attributes:
+        boxes: By tile number the keys of each tile of this rank, int64 (keys, 2).
+        keep: The handle under which the rank stores them.
+    """
+
+    files: PayloadFiles
+    boxes: Mapping[int, np.ndarray]
+    keep: Handle
+
+
+Tiled = Kept | Mapped | Sent
+"""The tiles of a tensor."""
+
+
+class FilesApartError(OperationalError):
+    """A rank does not find the files of a stored tensor under the paths of the driver's process."""
+
+
+@dataclass(frozen=True)
 class Slice:
     """The same part of every tile of another source.
 
@@ -108,11 +132,11 @@ class Slice:
         at: The part along each axis.
     """
 
-    source: Kept | Sent
+    source: Tiled
     at: tuple[slice, ...]
 
 
-Source = Kept | Sent | Read | Slice
+Source = Tiled | Read | Slice
 
 
 @dataclass(frozen=True)

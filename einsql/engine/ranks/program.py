@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -20,29 +20,42 @@ from einsql.engine.ranks import storage
 from einsql.engine.ranks.call import Tick
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
-from einsql.engine.ranks.messages import Change, Command, Kept, Run, Sent, Ship, Slice, Source
+from einsql.engine.ranks.messages import (
+    Change,
+    Command,
+    Kept,
+    Run,
+    Sent,
+    Ship,
+    Slice,
+    Source,
+    Tiled,
+)
 from einsql.engine.ranks.shipping import (
-    Distribution,
+    MOVED,
+    Distributions,
     PreparedRun,
     Then,
+    call_all,
     detached,
-    distribution_of,
+    forget,
     is_joint,
     is_light,
+    moving_program,
     nodes_of,
     sliced,
     working,
 )
 from einsql.engine.ranks.storage import count, fetch, reads, renamed_terms
-from einsql.engine.ranks.versions import VersionedFields, collected, sparse_sources
+from einsql.engine.ranks.versions import VersionedFields, collected, kept_sources, with_files
 from einsql.engine.ranks.windows import CacheableFields, Windows, cacheable_tiles, tiles_of_whole
 from einsql.engine.step import Arrays, GraphExecutor, Measure, combined_measure
 from einsql.errors import RanksLost
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
-from einsql.ir.spmd.program import Exchange, Load, Program
+from einsql.ir.spmd.program import Load, Program
 from einsql.kernels.scalars import opaque_functions
-from einsql.storage.fields import Fields, LocalFields, Term, WindowFields, count_keys
+from einsql.storage.fields import Fields, LocalFields, Term, WindowFields, as_fields, count_keys
 from einsql.storage.files import FileFields
 
 if TYPE_CHECKING:
@@ -52,9 +65,6 @@ else:  # loaded for Python functions; it also tells pickle how to send them
 
 Keep = Callable[[str, Arrays, "RankFields"], None]
 """Callback for an input that ranks cache: its name, its fields, and its fields on the ranks."""
-
-_MOVED = "#"
-"""The input of a program that moves tiles."""
 
 MOST_MOVERS = 64
 """Greatest number of programs that move tiles which a session keeps for the next step of a loop."""
@@ -152,16 +162,13 @@ class RankFields(VersionedFields):
         key = self.schema, self.sites, *places
         mover = self.cluster.movers.get(key)
         if not isinstance(mover, RankProgram):
-            absent = np.full((len(tiles.sites), 2), -1)
-            load = Load(Input(_MOVED, self.schema), self.tiles)
-            program = Program(self.sites, (load, Exchange((0,), absent, tiles, ())), (1,))
+            program = moving_program(self.schema, self.tiles, tiles, self.sites)
             mover = RankProgram(self.cluster, program, "never", lambda *_: None)
             if len(self.cluster.movers) >= MOST_MOVERS:
                 self.cluster.movers.clear()
             self.cluster.movers[key] = mover
-        (fields,) = mover.run({_MOVED: self}, tick)
-        assert isinstance(fields, RankFields)
-        return fields
+        (fields,) = mover.run({MOVED: self}, tick)
+        return cast("RankFields", fields)  # the tiles are not sparse
 
     def rekeyed(self, schema: Schema) -> RankFields:
         """See `Fields.rekeyed`."""
@@ -283,10 +290,10 @@ class RankProgram(GraphExecutor):
         self._plan: Lease | None = None
         self._compiled = False
         """Whether the ranks have run the program on kernels."""
-        self._distributions: dict[tuple[int, int], Distribution] = {}
         self._together = is_joint(program)
         self._working = range if self._together else cache(partial(working, program))
         self._loads = {n: s for n, s in enumerate(program.steps) if isinstance(s, Load)}
+        self._distributions = Distributions(self._loads.values(), program.sites)
         self._windows = Windows()
 
     def run(self, inputs: Mapping[str, Arrays], tick: Tick) -> Sequence[Fields]:
@@ -295,13 +302,13 @@ class RankProgram(GraphExecutor):
         Raises:
             Error: See `Cluster.call`.
         """
-        run = self._prepared(inputs, tick, measured=False)
-        if not run.ahead:
-            return self._results(run.results, self._ran(run, tick))
+        run, measure = self._completed(inputs, tick, measured=False)
+        if measure is not None:
+            return self._results(run.results, measure)
         results = [self._placed_result(n, lease) for n, lease in enumerate(run.results)]
 
         def hear(measures: Sequence[Measure]) -> None:
-            _call(run.then.done)
+            call_all(run.then.done)
             for fields, tiles in zip(results, combined_measure(measures).tiles, strict=True):
                 fields.learn(tiles)
 
@@ -309,15 +316,15 @@ class RankProgram(GraphExecutor):
             fields.pending = True
         nbytes = sum(s.size * sum(f.dtype.numpy.itemsize for f in s.fields) for s in self.schemas)
         self._cluster.start(run.commands, tick, hear, nbytes)
-        _call(run.then.sent)
+        call_all(run.then.sent)
         return results
 
     def measured(
         self, inputs: Mapping[str, Arrays], tick: Tick
     ) -> tuple[Sequence[Fields], Measure]:
         """Runs every step like `run`, and measures every step and site."""
-        run = self._prepared(inputs, tick, measured=True)
-        measure = self._ran(run, tick)
+        run, measure = self._completed(inputs, tick, measured=True)
+        assert measure is not None  # a measured run does not start ahead
         return self._results(run.results, measure), measure
 
     def run_on_ranks(self, inputs: Mapping[str, Arrays], tick: Tick) -> tuple[list[Lease], Measure]:
@@ -326,8 +333,8 @@ class RankProgram(GraphExecutor):
         Raises:
             Error: See `Cluster.call`.
         """
-        run = self._prepared(inputs, tick, measured=True)
-        return run.results, self._ran(run, tick)
+        run, measure = self._completed(inputs, tick, measured=True)
+        return run.results, cast("Measure", measure)
 
     def _results(self, leases: Sequence[Lease], measure: Measure) -> list[Fields]:
         """Returns the results of a run that has succeeded."""
@@ -381,6 +388,17 @@ class RankProgram(GraphExecutor):
         }
         return PreparedRun(results, runs, then, ahead)
 
+    def _completed(
+        self, inputs: Mapping[str, Arrays], tick: Tick, *, measured: bool
+    ) -> tuple[PreparedRun, Measure | None]:
+        """Runs the program; returns no measure of a run that is to start ahead."""
+
+        def attempt() -> tuple[PreparedRun, Measure | None]:
+            run = self._prepared(inputs, tick, measured=measured)
+            return run, None if run.ahead else self._ran(run, tick)
+
+        return with_files(self._cluster, attempt)
+
     def _ran(self, run: PreparedRun, tick: Tick) -> Measure:
         """Runs the program and returns the measures.
 
@@ -388,8 +406,8 @@ class RankProgram(GraphExecutor):
             Error: See `Cluster.call`.
         """
         measures = self._cluster.call(run.commands, tick)
-        _call(run.then.sent)
-        _call(run.then.done)
+        call_all(run.then.sent)
+        call_all(run.then.done)
         measure = combined_measure(measures)
         self._compiled = self._compiled or measure.tier == "compiled"
         return measure
@@ -413,12 +431,12 @@ class RankProgram(GraphExecutor):
                 return [Slice(s, cut.at) for s in self._placed(load, whole.stored, then, tick)]
         return self._placed(step, fields, then, tick)
 
-    def _placed(self, step: Load, fields: Arrays, then: Then, tick: Tick) -> Sequence[Kept | Sent]:
+    def _placed(self, step: Load, fields: Arrays, then: Then, tick: Tick) -> Sequence[Tiled]:
         """Returns the source of each rank's tiles of an input on ranks or in this process."""
         cluster, tiles = self._cluster, step.tiles
-        if sparse_of(fields) is not None:
-            numbers = self._distribution(step).numbers
-            return sparse_sources(cluster, step, fields, numbers, self.program.sites, then)
+        if sparse_of(fields) is not None or as_fields(fields).directory is not None:
+            numbers = self._distributions.of(step, self._cluster.ranks).numbers
+            return kept_sources(cluster, step, fields, numbers, self.program.sites, then)
         on_ranks = fields if isinstance(fields, RankFields) and fields.cluster is cluster else None
         if on_ranks is not None:
             there = on_ranks.version(tiles, self.program.sites)
@@ -433,25 +451,15 @@ class RankProgram(GraphExecutor):
         lease = cluster.tiles()
         if on_ranks is not None:
             then.done.append(partial(on_ranks.add, tiles, self.program.sites, lease))
-        elif self._distribution(step).covers:
+        elif self._distributions.of(step, self._cluster.ranks).covers:
             placement = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
             )
             then.done.append(partial(self._keep, step.source.name, fields, placement))
         return [
-            Sent(sliced(step, fields, n), lease.number) for n in self._distribution(step).numbers
+            Sent(sliced(step, fields, n), lease.number)
+            for n in self._distributions.of(step, self._cluster.ranks).numbers
         ]
-
-    def _distribution(self, step: Load) -> Distribution:
-        """Returns the distribution of tiles over ranks, cached for each step of the program."""
-        ranks = self._cluster.ranks
-        distribution = self._distributions.get((id(step), ranks))
-        if distribution is None:
-            schema = step.source.schema
-            distribution = distribution_of(step.tiles, schema, self.program.sites, ranks)
-            if any(step is s for s in self._loads.values()):
-                self._distributions[id(step), ranks] = distribution
-        return distribution
 
     def _part(
         self,
@@ -481,17 +489,10 @@ class RankProgram(GraphExecutor):
             return slices
         if there and tensor.origin is None and cluster.knows(tensor.lease):
             moved = tensor.moved(tiles_of_whole(part, tensor.schema, step.tiles), tick)
-            then.sent.append(partial(_forget, moved.lease))
+            then.sent.append(partial(forget, moved.lease))
             return [Kept(moved.lease.number, moved.names)] * cluster.ranks
         arrays = {name: part[name] for name in part}
-        return [Sent(sliced(step, arrays, n), None) for n in self._distribution(step).numbers]
-
-
-def _call(functions: Sequence[Callable[[], None]]) -> None:
-    """Calls functions in their order."""
-    for function in functions:
-        function()
-
-
-def _forget(lease: Lease) -> None:
-    """Releases a lease: the ranks may remove tiles that only one run reads."""
+        return [
+            Sent(sliced(step, arrays, n), None)
+            for n in self._distributions.of(step, self._cluster.ranks).numbers
+        ]

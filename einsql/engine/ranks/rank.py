@@ -46,20 +46,29 @@ from einsql.engine.ranks.messages import (
     Handle,
     Hello,
     Kept,
+    Mapped,
     Order,
     Post,
     Progress,
     Read,
     Regroup,
     Run,
-    Sent,
     Ship,
     Shutdown,
     Slice,
+    Tiled,
 )
 from einsql.engine.ranks.rendezvous import KEY, LOG, reach
 from einsql.engine.ranks.threads import share_cores
-from einsql.engine.ranks.tile_store import Alone, TileStore, compact, nbytes, obey, read
+from einsql.engine.ranks.tile_store import (
+    Alone,
+    TileStore,
+    compact,
+    nbytes,
+    obey,
+    read,
+    read_mapped,
+)
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Tick
 from einsql.engine.tiered_ranks import Attempt, Results, TieredProgram
@@ -314,6 +323,10 @@ class Rank:
             if isinstance(source, Slice):
                 stored = self._tiles(source.source, tiles)
                 return {n: part_of(stored[n], source.at) for n in tiles}
+            if isinstance(source, Mapped):
+                mapped = self._tiles(source, tiles)
+                loaded += nbytes(mapped)
+                return mapped
             if isinstance(source, Read):
                 tiles_read = read(source, partial(tick, 0.0))
                 loaded += nbytes(tiles_read)
@@ -329,8 +342,11 @@ class Rank:
             self._proceed(stops)
         return results, measure
 
-    def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
-        """Returns tiles that are stored here, or came with the message."""
+    def _tiles(self, source: Tiled, tiles: Sequence[int]) -> Held:
+        """Returns tiles that are stored here or in files, or came with the message."""
+        if isinstance(source, Mapped):
+            self._held[source.keep] = mapped = read_mapped(source, lambda: None)
+            return mapped
         if isinstance(source, Kept):
             if not tiles:
                 return {}  # the handle may be unknown

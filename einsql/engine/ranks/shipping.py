@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from einsql.core.schema import Schema
 from einsql.core.sparse.matrix import sparse_of
 from einsql.engine.exchange import Held, slices
 from einsql.engine.ranks.groups import Lease
-from einsql.engine.ranks.messages import Command, Sent, Slice, Source
+from einsql.engine.ranks.messages import Command, Kept, Mapped, Sent, Slice, Source
 from einsql.engine.ranks.tile_store import nbytes
 from einsql.engine.sparse.stored_elements import sparse_tile
 from einsql.engine.spmd_executor import ALONG
@@ -21,6 +21,9 @@ from einsql.engine.step import Arrays
 from einsql.ir.einsum.graph import EinSum, Input, Operand
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Complete, Exchange, Load, Local, Program, Step
+
+MOVED = "#"
+"""The input of a program that moves tiles."""
 
 MOST_TILES = 4096
 """Greatest number of tiles for which ranks cache a tensor; others are sent by every statement."""
@@ -92,6 +95,13 @@ def working(program: Program, ranks: int) -> Sequence[int]:
     return sorted({0, *ranks_of(sites, program.sites, ranks).tolist()})
 
 
+def moving_program(schema: Schema, have: Tiles, need: Tiles, sites: int) -> Program:
+    """Returns the program that sends the tiles of its input, `MOVED`, from site to site."""
+    absent = np.full((len(need.sites), 2), -1)
+    load = Load(Input(MOVED, schema), have)
+    return Program(sites, (load, Exchange((0,), absent, need, ())), (1,))
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """The distribution of a stored tensor's tiles over the ranks.
@@ -112,11 +122,37 @@ def distribution_of(tiles: Tiles, schema: Schema, sites: int, ranks: int) -> Dis
     return Distribution(numbers, covers(tiles, schema))
 
 
+class Distributions:
+    """The distributions of the tiles of a program's loads, each computed once.
+
+    Args:
+        loads: The loads of the program, which exist as long as it does.
+        sites: The number of sites.
+    """
+
+    def __init__(self, loads: Iterable[Load], sites: int) -> None:
+        self._loads = {id(step) for step in loads}
+        self._sites = sites
+        self._known: dict[tuple[int, int], Distribution] = {}
+
+    def of(self, step: Load, ranks: int) -> Distribution:
+        """Returns the distribution of a load's tiles over ranks."""
+        distribution = self._known.get((id(step), ranks))
+        if distribution is None:
+            distribution = distribution_of(step.tiles, step.source.schema, self._sites, ranks)
+            if id(step) in self._loads:
+                self._known[id(step), ranks] = distribution
+        return distribution
+
+
 def is_light(loads: Mapping[int, Mapping[int, Source]]) -> bool:
     """Whether the messages with the inputs of a run, by rank and step, are short."""
     sources = (s for own in loads.values() for s in own.values())
     parts = (s.source if isinstance(s, Slice) else s for s in sources)
-    return sum(nbytes(s.tiles) for s in parts if isinstance(s, Sent)) <= ALONG
+    known = [s for s in parts if not isinstance(s, Kept)]
+    if any(isinstance(s, Mapped) for s in known):  # a rank may not find the files
+        return False
+    return sum(nbytes(s.tiles) for s in known if isinstance(s, Sent)) <= ALONG
 
 
 def covers(tiles: Tiles, schema: Schema) -> bool:
@@ -144,3 +180,13 @@ def sliced(step: Load, fields: Arrays, tiles: Sequence[int]) -> Held:
         n: {name: fields[name][slices(step.tiles.boxes[n], origin)] for name in names}
         for n in tiles
     }
+
+
+def call_all(functions: Sequence[Callable[[], None]]) -> None:
+    """Calls functions in their order."""
+    for function in functions:
+        function()
+
+
+def forget(lease: Lease) -> None:
+    """Releases a lease: the ranks may remove tiles that only one run reads."""

@@ -8,19 +8,24 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.records import dataclass
-from einsql.core.sparse.arrays import Elements, arrays_in
-from einsql.engine.exchange import Held, Index
+from einsql.core.sparse.arrays import arrays_in
+from einsql.core.sparse.matrix import sparse_of
+from einsql.core.sparse.tiles import as_elements, part_of, stored_elements
+from einsql.engine.exchange import Held, Index, slices
 from einsql.engine.ranks.messages import (
     Change,
     Collect,
     Count,
     Fetch,
+    FilesApartError,
     Fill,
     Handle,
+    Mapped,
     Paste,
     Read,
     Write,
 )
+from einsql.engine.step import Arrays
 from einsql.storage import files
 from einsql.storage.array_ownership import distinct, owner
 from einsql.storage.fields import count_keys
@@ -207,6 +212,30 @@ def read(source: Read, proceed: Callable[[], None]) -> Held:
     return tiles
 
 
+def read_mapped(source: Mapped, proceed: Callable[[], None]) -> Held:
+    """Maps the files of a stored tensor, and verifies the tiles of this rank.
+
+    Raises:
+        FilesApartError: This rank does not find the files.
+        OperationalError: A file is damaged in one of these tiles.
+    """
+    if not source.files.are_here:
+        raise FilesApartError(f"The files of {source.files.title} are not at this rank")
+    schema = source.files.schema
+    fields, lows = source.files.fields(), [k.lo for k in schema.keys]
+    few, names = sparse_of(fields), [f.name for f in schema.fields]
+    tiles: Held = {}
+    for n, box in source.boxes.items():
+        proceed()
+        positions = box - np.array(lows, np.int64).reshape(-1, 1)
+        positions[:, 1] = positions.max(axis=1)
+        if few is None:
+            tiles[n] = dict(fields.part(names, positions))
+        else:
+            tiles[n] = as_elements(part_of(fields, slices(positions, [0, 0])))
+    return tiles
+
+
 def nbytes(tiles: Held) -> int:
     """Returns the bytes of tiles; shared arrays count once."""
     return sum({id(a): a.nbytes for fields in tiles.values() for a in arrays_in(fields)}.values())
@@ -234,12 +263,12 @@ def _parts(command: Fetch, tiles: Held) -> Sequence[np.ndarray]:
 
 def compact(tiles: Held) -> Held:
     """Returns the tiles; arrays that keep much unused memory alive are copied."""
-    return {
-        n: fields.over(_own)
-        if isinstance(fields, Elements)
-        else {k: _own(a) for k, a in fields.items()}
-        for n, fields in tiles.items()
-    }
+    return {n: _compact(fields) for n, fields in tiles.items()}
+
+
+def _compact(fields: Arrays) -> Arrays:
+    few = stored_elements(fields)
+    return {k: _own(a) for k, a in fields.items()} if few is None else few.over(_own)
 
 
 def _own(array: np.ndarray) -> np.ndarray:

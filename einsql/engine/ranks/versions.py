@@ -1,8 +1,9 @@
 """The placements in which ranks keep one relation: its own, and those of its readers.
 
-Of a sparse tensor ranks keep the tiles of its readers only. The session keeps the tensor, so that
-a commit, a change and a fetch read stored elements as they do without ranks. A sparse result is
-collected in the session when its run ends.
+Of a sparse tensor, and of a tensor in the files of a database, ranks keep the tiles of its readers
+only. The session keeps the tensor, so that a commit, a change and a fetch do what they do without
+ranks. Ranks map the files themselves. A sparse result is collected in the session when its run
+ends.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -20,16 +22,28 @@ from einsql.core.sparse.matrix import sparse_of
 from einsql.engine.exchange import Held
 from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.groups import Lease
-from einsql.engine.ranks.messages import Collect, Command, Kept, Sent
+from einsql.engine.ranks.messages import (
+    Collect,
+    Command,
+    FilesApartError,
+    Kept,
+    Mapped,
+    Sent,
+    Tiled,
+)
 from einsql.engine.ranks.shipping import Then, covers, sliced
 from einsql.engine.ranks.storage import Holders
 from einsql.engine.sparse.stored_elements import whole_of
 from einsql.engine.step import Arrays
 from einsql.errors import OperationalError
+from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import Tiles, ranks_of
 from einsql.ir.spmd.program import Load
+from einsql.storage.database.payload_fields import PayloadFiles
 from einsql.storage.fields import Fields, PlacedFields, as_fields
 from einsql.storage.sparse_fields import as_shown
+
+T = TypeVar("T")
 
 MOST = 4
 """Greatest number of placements of a tensor that ranks keep, its own included."""
@@ -196,22 +210,27 @@ class VersionedFields(PlacedFields):
         )
 
 
-class SparseTiles:
-    """The tiles of sparse tensors that the ranks of a cluster keep, by the tensor's fields.
+class KeptTiles:
+    """The tiles that the ranks of a cluster keep of tensors in the session, by the tensor's fields.
 
     Only fields whose elements stay unchanged are kept. Their tiles are released once nothing else
     refers to the fields.
+
+    Attributes:
+        files_are_apart: Whether a rank has not found the files of a database, which the session
+            then reads for all ranks.
     """
 
     def __init__(self) -> None:
+        self.files_are_apart = False
         self._known: dict[int, tuple[ReferenceType[Arrays], Versions]] = {}
 
     @classmethod
-    def of(cls, cluster: Cluster) -> SparseTiles:
+    def of(cls, cluster: Cluster) -> KeptTiles:
         """Returns the tiles on the ranks of a cluster."""
-        if not isinstance(cluster.sparse_tiles, cls):
-            cluster.sparse_tiles = cls()
-        return cluster.sparse_tiles
+        if not isinstance(cluster.kept_tiles, cls):
+            cluster.kept_tiles = cls()
+        return cluster.kept_tiles
 
     def kept(
         self, fields: Arrays, tiles: Tiles, sites: int, knows: Callable[[Lease], bool]
@@ -237,33 +256,53 @@ class SparseTiles:
             del self._known[key]
 
 
-def sparse_sources(
+def kept_sources(
     cluster: Cluster,
     step: Load,
     fields: Arrays,
     numbers: Sequence[Sequence[int]],
     sites: int,
     then: Then,
-) -> list[Kept | Sent]:
-    """Returns the source of each rank's tiles of a sparse input.
+) -> Sequence[Tiled]:
+    """Returns the source of each rank's tiles of an input that stays in this process.
 
     Args:
         cluster: The ranks.
         step: The step that loads the tiles.
-        fields: The fields of the input, which are sparse.
+        fields: The fields of the input, which are sparse or in the files of a database.
         numbers: For each rank the numbers of its tiles.
         sites: The number of sites.
         then: The callbacks of the run; one records that the ranks have stored the tiles.
     """
-    known, few = SparseTiles.of(cluster), sparse_of(fields)
+    known, few, schema = KeptTiles.of(cluster), sparse_of(fields), step.source.schema
     kept = known.kept(fields, step.tiles, sites, cluster.knows)
     if kept is not None:
         return [kept] * cluster.ranks
-    if few is None or not few.is_constant:
+    files = None if known.files_are_apart else payload_files(step.source, fields)
+    if files is None and (few is None or not few.is_constant):
         return [Sent(sliced(step, fields, own), None) for own in numbers]
-    lease = cluster.tiles()
-    then.done.append(partial(known.add, fields, step.source.schema, step.tiles, sites, lease))
+    lease, boxes = cluster.tiles(), step.tiles.boxes
+    then.done.append(partial(known.add, fields, schema, step.tiles, sites, lease))
+    if files is not None:
+        return [Mapped(files, {n: boxes[n] for n in own}, lease.number) for own in numbers]
     return [Sent(sliced(step, fields, own), lease.number) for own in numbers]
+
+
+def with_files(cluster: Cluster, attempt: Callable[[], T]) -> T:
+    """Tries a run, and once more with tiles from the session if a rank does not find its files."""
+    try:
+        return attempt()
+    except FilesApartError:
+        KeptTiles.of(cluster).files_are_apart = True
+    return attempt()
+
+
+def payload_files(source: Input, fields: Arrays) -> PayloadFiles | None:
+    """Returns the files of a committed tensor; None for one that is not in files, or changed."""
+    stored = as_fields(fields)
+    if stored.directory is None or stored.layout is None:
+        return None
+    return PayloadFiles(stored.directory, stored.layout, source.schema, source.name)
 
 
 def collected(fields: VersionedFields) -> Fields:

@@ -14,13 +14,13 @@ from weakref import WeakValueDictionary
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
 from einsql.storage.database import sparse_payload
-from einsql.storage.database.layout import CSR, Layout, Segment, schema_in
+from einsql.storage.database.layout import CSR, Layout, Segment
 from einsql.storage.database.merge import merged_into
 from einsql.storage.database.newer_tiles import changed_tiles
 from einsql.storage.database.payload import Progress, ignore, write_newer, write_payload
+from einsql.storage.database.payload_fields import fields_in_files
 from einsql.storage.database.segment_file import SegmentFile
-from einsql.storage.database.sparse_payload import StoredSparseFields
-from einsql.storage.database.stored import FieldsInFiles, StoredFields
+from einsql.storage.database.stored import FieldsInFiles
 from einsql.storage.files.drafts import synchronise
 from einsql.storage.files.regular_files import open_regular
 from einsql.storage.objects import Tensor
@@ -236,12 +236,7 @@ class Directory:
 
     def fields(self, layout: Layout, schema: Schema, title: str) -> FieldsInFiles:
         """The fields of a tensor's segments; messages use the title."""
-        if layout.base.format == CSR:
-            arrays = sparse_payload.arrays_in(layout.base, schema)
-            return StoredSparseFields(layout, schema, self._segment(layout.base, arrays, title))
-        newer = {s.number: self._segment(s, schema_in(s, schema), title) for s in layout.newer}
-        base = self._segment(layout.base, schema_in(layout.base, schema), title)
-        return StoredFields(layout, schema, base, newer)
+        return fields_in_files(layout, schema, lambda s, arrays: self._segment(s, arrays, title))
 
     def _segment(self, segment: Segment, schema: Schema, title: str) -> SegmentFile:
         """A segment, shared by the versions of a tensor: it is mapped and verified once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -53,6 +54,11 @@ class FieldsInFiles(RemoteFields):
     def unmapped(self) -> frozenset[str]:
         """See `Fields.unmapped`."""
         return frozenset(s.segment.file for s in self.segments if not s.is_mapped)
+
+    @property
+    def directory(self) -> str | None:
+        """See `Fields.directory`."""
+        return None if len(self.dirty) else os.path.dirname(os.path.abspath(self.base.path))
 
     @property
     def needs_base(self) -> bool:

@@ -12,8 +12,9 @@ from scipy import sparse
 
 import einsql
 from einsql.engine.ranks.driver import Cluster
-from einsql.engine.ranks.messages import Kept, Run, Sent
+from einsql.engine.ranks.messages import Kept, Mapped, Run, Sent
 from einsql.engine.ranks.tile_store import nbytes
+from einsql.storage.database.stored import StoredFields
 from einsql.storage.objects import Tensor
 from tests.engine.ranks.conftest import Connected
 from tests.session import test_sparse_tensors as small
@@ -146,3 +147,77 @@ def test_ranks_answer_and_change_like_one_site(connected: Connected) -> None:
 def small_matrix() -> Any:
     i, j, values = (np.array(column) for column in zip(*small.rows(), strict=True))
     return sparse.coo_array((values, (i, j)), shape=(small.ROWS, small.COLUMNS))
+
+
+@pytest.fixture
+def stored_file(tmp_path: Path) -> str:
+    """A database with a dense tensor, some of whose tiles are newer, and a sparse one."""
+    path = str(tmp_path / "m.db")
+    with einsql.connect(path) as con:
+        con.register("given", np.arange(600_000.0).reshape(1000, 600), dims=("i", "j"))
+        con.execute("CREATE TENSOR w AS SELECT i, j, val FROM given")
+        con.register("few", random_matrix(4), dims=("i", "j"))
+        con.execute("CREATE TENSOR s AS SELECT i, j, val FROM few")
+    with einsql.connect(path) as con:
+        con.execute("UPDATE w SET val = -1 WHERE i = 900 AND j < 5")
+    return path
+
+
+SUMS = "SELECT i, SUM(val) AS val FROM w GROUP BY i"
+
+
+def test_ranks_map_the_files_of_stored_tensors(
+    stored_file: str, connected: Connected, loads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = connected(2).context.cluster
+    con = einsql.connect(stored_file, config={"mpi": cluster, "cost": "floats"})
+    monkeypatch.setattr(StoredFields, "__getitem__", refused)
+    wanted = np.arange(600_000.0).reshape(1000, 600)
+    wanted[900, :5] = -1
+    for _ in range(2):
+        assert np.array_equal(con.execute(SUMS).fetch_numpy(), wanted.sum(axis=1))
+    mapped = [s for s in loads if isinstance(s, Mapped)]
+    assert len(mapped) == 2  # one for each rank, which keeps its tiles
+    boxes = [box for source in mapped for box in source.boxes.values()]
+    assert sum(int(np.prod(box[:, 1] - box[:, 0])) for box in boxes) == wanted.size
+    assert any(isinstance(s, Kept) for s in loads)
+    found = con.execute("SELECT i, SUM(val) AS val FROM s GROUP BY i").fetchall()
+    assert [v for _, v in found] == [v for v in (random_matrix(4) @ np.ones(ROWS)).tolist() if v]
+    con.context.cluster = None
+    con.close()
+
+
+def refused(*_: object) -> np.ndarray:
+    raise AssertionError("the session has read a tensor that ranks read")
+
+
+def test_tiles_come_from_the_session_if_ranks_lack_the_files(
+    stored_file: str, connected: Connected, loads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = connected(2).context.cluster
+    con = einsql.connect(stored_file, config={"mpi": cluster, "cost": "floats"})
+    monkeypatch.setattr(StoredFields, "directory", "/nowhere")
+    assert con.execute(SUMS).fetch_numpy().shape == (1000,)
+    assert any(isinstance(s, Sent) for s in loads)
+    assert any(isinstance(s, Mapped) for s in loads)
+    assert cluster is not None
+    cluster.kept_tiles = None
+    con.context.cluster = None
+    con.close()
+
+
+def test_a_change_is_seen_by_ranks_and_writes_few_tiles(
+    stored_file: str, connected: Connected
+) -> None:
+    cluster = connected(2).context.cluster
+    con = einsql.connect(stored_file, config={"mpi": cluster, "cost": "floats"})
+    before = con.execute(SUMS).fetch_numpy()
+    con.execute("UPDATE w SET val = 7 WHERE i = 3 AND j = 4")
+    after = con.execute(SUMS).fetch_numpy()
+    assert after[3] == before[3] + 7 - (3 * 600 + 4)
+    con.commit()
+    assert con.execute(SUMS).fetch_numpy()[3] == after[3]
+    con.context.cluster = None
+    con.close()
+    with einsql.connect(stored_file) as con:
+        assert np.array_equal(con.execute(SUMS).fetch_numpy(), after)
