@@ -249,9 +249,7 @@ def test_checks_hold_for_keys_that_are_not_stored() -> None:
 )
 def test_what_would_make_a_tensor_dense_is_refused_before(sql: str) -> None:
     con = big("2")
-    with pytest.raises(
-        einsql.OperationalError, match=r"not enough memory.* (GB|GiB)"
-    ) as e:
+    with pytest.raises(einsql.OperationalError, match=r"not enough memory.* (GB|GiB)") as e:
         con.execute(sql).fetchall()
     assert "WHERE" in str(e.value.hint)
     assert only(con, "SELECT SUM(val) FROM t") == (2 * (10**11 - 3) + 9,)

@@ -102,6 +102,29 @@ def filled_rows(tensor: Tensor, cells: np.ndarray, values: Mapping[str, np.ndarr
     return tensor.with_relation(Relation(schema, fields))
 
 
+def with_array(tensor: Tensor, array: np.ndarray) -> Tensor:
+    """Returns a sparsely stored tensor of one value with an array's elements.
+
+    Elements with the DEFAULT are not stored. Without a DEFAULT all of them are rows.
+
+    Args:
+        tensor: The tensor.
+        array: The elements as they are stored, over all keys.
+    """
+    (value,), few = tensor.relation.schema.values, _ordered(tensor)
+    if few.fills is None:
+        require(WIDTH * array.size)
+        at = np.indices(array.shape).reshape(2, -1)
+    else:
+        bits = np.dtype(f"u{array.dtype.itemsize}")
+        differs = array.view(bits) != few.fill(value.name).view(bits)
+        require(WIDTH * int(np.count_nonzero(differs)))
+        at = np.stack(np.nonzero(differs))
+    structure, _ = sorted_matrix(_shape(tensor.relation.schema), at[0], at[1])
+    fields = stored_fields(structure, {value.name: array[at[0], at[1]]}, few.fills)
+    return tensor.with_relation(Relation(tensor.relation.schema, fields))
+
+
 def stored_at(tensor: Tensor, cells: np.ndarray) -> np.ndarray:
     """Flags of the positions in key order at which a sparsely stored tensor has a row."""
     if _ordered(tensor).filled:

@@ -153,6 +153,11 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
             {n: self.base.array(p) for n, p in self._parts.items()} if self.base.is_mapped else {}
         )
 
+    @property
+    def stored(self) -> int:
+        """See `SparseFields.stored`; does not open the file."""
+        return prod(self._parts[COLUMNS].shape)
+
     def nbytes(self, schema: Schema) -> int:
         """See `Fields.nbytes`; does not open the file."""
         return sum(prod(p.shape) * self.base.itemsize(p) for p in self._parts.values())
