@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from einsql.core.fp_errors import Ignored
 from einsql.core.lazy_module import lazy_modules
 from einsql.core.sparse.arrays import arrays_in
+from einsql.core.sparse.matrix import sparse_of
 from einsql.engine.step import (
     Arrays,
     Compile,
@@ -163,7 +164,9 @@ class Program(GraphExecutor):
             outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
             nbytes = sum(a.nbytes for fields in outputs for a in arrays_in(fields))
-            measure.steps.append(StepMeasure(seconds, nbytes, tier=step.tier()))
+            few = sparse_of(outputs[0])
+            stored = None if few is None else few.taken().stored
+            measure.steps.append(StepMeasure(seconds, nbytes, tier=step.tier(), stored=stored))
             slots.update(zip(step.targets, outputs, strict=True))
             for slot in step.free:
                 del slots[slot]

@@ -126,6 +126,7 @@ class StepMeasure:
         spilled: Bytes of its results in temporary files.
         boxes: The number of boxes of the step.
         tier: The tier that ran on one site, "compiled" or "plain"; None for a step of one tier.
+        stored: The stored elements of a sparse result; None for arrays.
     """
 
     seconds: float = 0.0
@@ -134,6 +135,7 @@ class StepMeasure:
     spilled: int = 0
     boxes: int = 1
     tier: str | None = None
+    stored: int | None = None
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ class Measured:
         boxes: The number of boxes of the step.
         blocks: The number of tiles of the result, for a plan over tiles.
         tier: "compiled" or "plain" for a step of two tiers, on one site or on virtual sites.
+        stored: The stored elements of a sparse result, on one site.
     """
 
     seconds: float
@@ -34,6 +35,7 @@ class Measured:
     boxes: int | None = None
     blocks: int | None = None
     tier: str | None = None
+    stored: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,7 +75,7 @@ def test_a_gradient_equals_differences() -> None:
     (user, film), step = next(iter(ratings())), 1e-5
     for name, key in (("p", user), ("q", film)):
         found = gradient(con, name).fetch_numpy()[key, 1]
-        losses = []
+        losses: list[float] = []
         for sign in (1, -2):
             change = f"UPDATE {name} SET val = val + {sign * step} "
             con.execute(f"{change} WHERE {KEYS[name][0]} = {key} AND k = 1")
@@ -85,7 +85,7 @@ def test_a_gradient_equals_differences() -> None:
 
 
 def test_an_epoch_of_a_factorisation_lowers_the_loss() -> None:
-    losses = []
+    losses: list[list[tuple[Any, ...]]] = []
     for storage in ("DENSE", "SPARSE"):
         con = connected(storage, LOSSES["of all products"])
         losses.append(con.execute("SELECT l FROM loss").fetchall())
