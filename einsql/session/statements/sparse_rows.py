@@ -16,7 +16,7 @@ from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation
-from einsql.storage.sparse_choice import pays
+from einsql.storage.sparse_choice import TWO_KEYS, pays
 from einsql.storage.sparse_fields import SparseFields, sparse_fields_of, stored_fields
 
 WIDTH = 40
@@ -37,7 +37,7 @@ def is_chosen(schema: Schema, rows: int, storage: str | None) -> bool:
     if storage == "sparse" and len(schema.keys) != 2:
         raise NotSupportedError(
             f"STORAGE SPARSE needs two keys, and there are {len(schema.keys)}",
-            hint="Without the clause the tensor is dense. Two keys can be one: i * 1000 + j AS ij.",
+            hint=f"Without the clause the tensor is dense. {TWO_KEYS}",
         )
     return storage == "sparse" or (storage is None and pays(schema, rows))
 
