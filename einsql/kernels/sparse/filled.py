@@ -141,7 +141,10 @@ class _Filled:
         assert fields is not None
         part = sparse_of(fields.narrowed(spans_of(self.node, self.node.operands[number])))
         assert part is not None
-        return part if part.filled else as_filled(part)
+        values = {name: part.taken(name).values for name in part.names}
+        # The part may share the arrays of a caller, who may change them later.
+        elements = Elements(part.taken(), values, part.fills, part.turned, fields.is_constant)
+        return elements if part.filled else as_filled(elements)
 
     # ---- results
 
