@@ -184,7 +184,11 @@ class Program(GraphExecutor):
                 outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
             nbytes = sum(a.nbytes for fields in outputs for a in arrays_in(fields))
-            measured = StepMeasure(seconds, nbytes, tier=step.tier(), tiles=step.tiles)
+            few = sparse_of(outputs[0])
+            stored = None if few is None else few.taken().stored
+            measured = StepMeasure(
+                seconds, nbytes, tier=step.tier(), tiles=step.tiles, stored=stored
+            )
             measure.steps.append(measured)
             slots.update(zip(step.targets, outputs, strict=True))
             for slot in step.free:

@@ -135,6 +135,7 @@ class StepMeasure:
         boxes: The number of boxes of the step.
         tier: The tier that ran on one site, "compiled" or "plain"; None for a step of one tier.
         tiles: The stored tiles that were read, and those that were skipped by their statistics.
+        stored: The stored elements of a sparse result; None for arrays.
     """
 
     seconds: float = 0.0
@@ -144,6 +145,7 @@ class StepMeasure:
     boxes: int = 1
     tier: str | None = None
     tiles: tuple[int, int] = (0, 0)
+    stored: int | None = None
 
 
 @dataclass(slots=True)

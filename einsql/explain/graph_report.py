@@ -14,6 +14,7 @@ from einsql.explain.cost_report import (
     operations_of,
     site_reports,
 )
+from einsql.explain.densities import density_lines
 from einsql.explain.level_report import levels_report
 from einsql.explain.operations import GroupReport, InputReport, Measured, OperationReport
 from einsql.explain.report import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from einsql.planner.plan import Plan
     from einsql.planner.tile_plan import Part
     from einsql.sql.parser.syntax import Explain
+    from einsql.storage.fields import Fields
 
 MOST_LINES = 400
 """The most lines of a comparison; longer changes show the graph before and after in full."""
@@ -49,6 +51,7 @@ def graph_report(
     settings: Settings,
     measure: Measure | None,
     tick: Tick,
+    inputs: Mapping[str, Fields],
     cluster: Topology | None = None,
 ) -> GraphReport:
     """Returns the report of a plan over elements.
@@ -60,6 +63,7 @@ def graph_report(
         settings: The settings of the plan.
         measure: The measure of a run, for EXPLAIN ANALYZE.
         tick: Callback with the completed fraction of a search for LEVEL; raises to cancel.
+        inputs: The fields of the plan's inputs.
         cluster: The cluster to simulate the plan on; None for no simulation.
     """
     roots = plan.optimized.roots
@@ -80,7 +84,7 @@ def graph_report(
             nodes, operations, placed, settings.machine, cluster
         )
     nodes = _with_groups(nodes, operations, placed)
-    program = program_report(asked, plan, measure)
+    program = program_report(asked, plan, measure, inputs)
     nodes = _with_kernels(nodes, plan.program.steps, program.steps or ())
     return GraphReport(
         statement=asked.text,
@@ -108,7 +112,9 @@ def graph_report(
     )
 
 
-def program_report(asked: Explain, plan: Plan, measure: Measure | None) -> ProgramReport:
+def program_report(
+    asked: Explain, plan: Plan, measure: Measure | None, inputs: Mapping[str, Fields]
+) -> ProgramReport:
     """Returns the text of a graph and of its steps."""
     optimized = plan.optimized
     trace = optimized.trace if asked.verbose else ()
@@ -132,6 +138,7 @@ def program_report(asked: Explain, plan: Plan, measure: Measure | None) -> Progr
         if asked.verbose
         else None,
         graph=format_graph(*optimized.roots).split("\n"),
+        densities=density_lines(optimized.roots, inputs),
         steps=_steps(steps, measures, node_names(optimized.roots)) if plan.placed is None else None,
         blas=None if measures is None else _other_blas(steps),
     )
@@ -167,6 +174,7 @@ def _steps(
                 tiles_read=took.tiles[0] if sum(took.tiles) else None,
                 tiles_skipped=took.tiles[1] if sum(took.tiles) else None,
                 tier=took.tier,
+                stored=took.stored,
             )
         reports.append(
             StepReport(

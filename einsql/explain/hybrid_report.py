@@ -99,5 +99,5 @@ def _fragment_plan(
 ) -> PlanReport:
     planned, inputs = hybrid.runner.plan(fragment)
     if isinstance(planned.plan, Plan):
-        return graph_report(asked, planned.plan, ctx.settings, None, ctx.tick)
+        return graph_report(asked, planned.plan, ctx.settings, None, ctx.tick, inputs)
     return tile_report(planned.plan, asked, ctx.settings, inputs, ctx.tick)

@@ -28,6 +28,7 @@ class Measured:
         tiles_skipped: The number of stored tiles that statistics have excluded.
         blocks: The number of tiles of the result, for a plan over tiles.
         tier: "compiled" or "plain" for a step of two tiers, on one site or on virtual sites.
+        stored: The stored elements of a sparse result, on one site.
     """
 
     seconds: float
@@ -39,6 +40,7 @@ class Measured:
     tiles_skipped: int | None = None
     blocks: int | None = None
     tier: str | None = None
+    stored: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -119,6 +119,7 @@ class ProgramReport:
         bound: The lines of the graph before rewriting; empty without VERBOSE.
         rewrites: The rewrite rules that applied; None without VERBOSE.
         graph: The lines of the optimized graph.
+        densities: The stored elements of its sparse tensors, those of results estimated.
         steps: The steps of a program for one site; None on several sites.
         blas: The BLAS library of steps under ANALYZE; None for NumPy's.
     """
@@ -127,6 +128,7 @@ class ProgramReport:
     bound: Lines
     rewrites: Sequence[RewriteReport] | None
     graph: Lines
+    densities: Lines
     steps: Sequence[StepReport] | None
     blas: str | None
 

@@ -64,6 +64,8 @@ def program_lines(program: ProgramReport) -> list[str]:
             shown += [f"-- {rewrite.rule}: {rewrite.law}", *after]
         shown.append("-- optimized")
     shown += program.graph
+    if program.densities:
+        shown += ["-- stored elements", *program.densities]
     if program.steps:
         shown.append("-- steps")
         for step in program.steps:
@@ -92,6 +94,8 @@ def measured_text(measured: Measured | None) -> str:
     if measured is None:
         return ""
     text = f"  {measured.seconds * 1e3:.3f} ms  {measured.bytes:,} bytes"
+    if measured.stored is not None:
+        text += f"  {measured.stored:,} stored elements"
     if measured.boxes and measured.boxes > 1:
         text += f"  in {measured.boxes:,} boxes"
     if measured.tier == "plain":

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 from einsql.core.settings import Settings
 from einsql.errors import OperationalError
-from einsql.ir.einsum.graph import EinSum, Ring, Roots, is_turn, walk
+from einsql.ir.einsum.graph import EinSum, Ring, Roots, walk
+from einsql.ir.einsum.rings import is_turn
 from einsql.optimizer import Optimized
 from einsql.optimizer.decomposition import Cut, Objective
 from einsql.optimizer.graph_optimizer import with_split_keys

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.matrix import Compressed, index_type
 from einsql.errors import InterfaceError, OperationalError
 from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import require
@@ -95,8 +95,11 @@ def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
             raise _twice(array)
     rows, columns = (int(n) for n in own.shape)
     shape = (columns, rows) if kept == "csc" else (rows, columns)
-    matrix = Compressed(shape, own.indptr, own.indices, own.data)
-    return matrix, kept == "csc", array if own is array else None
+    if own is array:
+        return Compressed(shape, own.indptr, own.indices, own.data), kept == "csc", array
+    kind = index_type(own.nnz, *shape)
+    starts, columns = (a.astype(kind, copy=False) for a in (own.indptr, own.indices))
+    return Compressed(shape, starts, columns, own.data), kept == "csc", None
 
 
 def _scattered(array: Any, schema: Schema, name: str) -> dict[str, np.ndarray]:

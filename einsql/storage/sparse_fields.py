@@ -78,6 +78,11 @@ class SparseFields(RemoteFields, Sparse):
         assert self.owner is not None
         return Compressed(self.shape, self.owner.indptr, self.owner.indices, self.owner.data)
 
+    @property
+    def stored(self) -> int:
+        """The number of stored elements."""
+        return self.matrix.stored
+
     def nbytes(self, schema: Schema) -> int:
         """Bytes of the three arrays of the matrix, and of the further values."""
         return self.matrix.nbytes + sum(a.nbytes for a in self._more.values())

@@ -32,7 +32,7 @@ def test_tables_become_tensors(con: einsql.Connection) -> None:
     assert con.execute("CREATE TENSOR a AS SELECT r AS i, c AS j, v AS val FROM t").rowcount == 2
     assert rows(con, "SELECT * FROM a") == [(0, 0, 1.5), (2, 1, 2.5)]
     assert con.execute("DESCRIBE a").fetchall()[:2] == [
-        ("i", "BIGINT", "3", "", ""), ("j", "BIGINT", "2", "", ""),
+        ("i", "BIGINT", "3", "", "", ""), ("j", "BIGINT", "2", "", "", ""),
     ]  # fmt: skip
     con.execute(
         "CREATE TENSOR b (i DIM(4), j DIM(2), val DOUBLE) DEFAULT 0 AS SELECT r, c, v FROM t"

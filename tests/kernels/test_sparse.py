@@ -480,7 +480,7 @@ def test_what_needs_an_array_beyond_memory_says_so(monkeypatch: pytest.MonkeyPat
     with pytest.raises(einsql.OperationalError, match="sparse matrix of 13 × 13 as an array") as e:
         found.fetch_numpy(fill=0)
     assert "Sums of products" in str(e.value.hint)
-    assert con.execute(STATEMENTS["times dense"]).fetchall()
+    assert con.execute(STATEMENTS["times dense"]).fetchone()
 
 
 def test_long_rows_are_added_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:

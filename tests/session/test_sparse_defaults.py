@@ -8,6 +8,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
+from scipy import sparse
 
 import einsql
 from einsql.kernels import registry
@@ -256,3 +257,17 @@ def test_what_would_make_a_tensor_dense_is_refused_before(sql: str) -> None:
     for fetch in ("fetch_numpy", "fetch_arrow_table"):
         with pytest.raises(einsql.OperationalError, match="not enough memory"):
             getattr(con.execute("SELECT i, j, val FROM t"), fetch)()
+
+
+def test_results_over_a_callers_matrix_do_not_change_with_it() -> None:
+    matrix = sparse.random(300, 400, 0.01, format="csr", random_state=2)
+    before, con = matrix.toarray(), einsql.connect()
+    con.register("m", matrix, dims=("i", "j"), fill=0)
+    same = "SELECT i, j, val AS v FROM m"
+    both = "SELECT i, j, a.val + b.val AS v FROM m AS a JOIN m AS b USING (i, j)"
+    results = [con.execute("SELECT i, j, val FROM m"), con.execute(same), con.execute(both)]
+    con.execute(f"CREATE TENSOR t AS {same}")
+    matrix.data[:] = 9
+    for result, wanted in zip(results, (before, before, 2 * before), strict=True):
+        np.testing.assert_array_equal(result.fetch_numpy(), wanted)
+    np.testing.assert_array_equal(con.execute("SELECT * FROM t").fetch_numpy(), before)

@@ -13,6 +13,7 @@ from scipy import sparse
 
 import einsql
 from einsql.kernels import registry
+from einsql.storage import sparse_choice
 
 ROWS, COLUMNS = 13, 17
 
@@ -194,6 +195,21 @@ def test_the_rows_of_a_table_choose_the_storage() -> None:
     con.execute("CREATE TENSOR back STORAGE SPARSE AS SELECT u, i, val FROM dense WHERE val > 3")
     con.execute("CREATE TENSOR kept AS SELECT i, u, val FROM t WHERE neg < -3")
     assert answer(con, "SELECT u, i, val FROM kept") == answer(con, "SELECT * FROM back")
+
+
+def test_a_large_dense_tensor_of_few_rows_has_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_choice, "NOTICED", 1000)
+    con = einsql.connect()
+    con.execute(
+        "CREATE TABLE r AS SELECT k AS a, k AS b, k AS c, 0.5::FLOAT AS val FROM range(20) s(k)"
+    )
+    for columns, clause, noticed in (
+        ("a, b, c", "", True), ("a, b, c", "STORAGE DENSE", False), ("a, b", "", False),
+        ("a * 100 AS a", "", True), ("a", "", False),
+    ):  # fmt: skip
+        con.notices.clear()
+        con.execute(f"CREATE OR REPLACE TENSOR t {clause} AS SELECT {columns}, val FROM r")
+        assert ["needs two keys" in n for n in con.notices] == [True] * noticed
 
 
 def test_bounds_beyond_memory() -> None:

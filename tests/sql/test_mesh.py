@@ -160,7 +160,7 @@ def test_the_declaration_lasts_in_files_and_changes(tmp_path: Path) -> None:
         shown = "DeviceMesh(data=2, model=2, rack=2) [Shard(f), Shard(f), Replicate]"
         assert placement(con, "w") == shown
         row = con.execute("SHOW TENSORS").fetchall()[0]
-        assert row[4:] == ("f data model; REPLICATE OVER (rack)", shown)
+        assert row[4:6] == ("f data model; REPLICATE OVER (rack)", shown)
         assert con.execute("SELECT SUM(val) FROM w").fetchall() == [(8.0 * (1 + 2 + 3),)]
     with einsql.connect() as con:
         con.execute(f"IMPORT DATABASE '{folder}'")

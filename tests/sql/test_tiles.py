@@ -224,9 +224,9 @@ def test_columns_stand_where_select_has_them(con: einsql.Connection) -> None:
     assert not block.flags.writeable  # it is a part of the registered array
     described = con.execute("DESCRIBE SELECT * FROM TILES(x, 2, 2)").fetchall()
     assert described == [
-        ("i", "BIGINT", "2", "", ""),
-        ("j", "BIGINT", "2", "", ""),
-        ("tile", "DOUBLE[4|3,3|2]", "", "", ""),
+        ("i", "BIGINT", "2", "", "", ""),
+        ("j", "BIGINT", "2", "", "", ""),
+        ("tile", "DOUBLE[4|3,3|2]", "", "", "", ""),
     ]
 
 

@@ -171,10 +171,12 @@ def test_describe_says_where_a_tensor_lies_without_putting_it_together() -> None
     fields = lay(con, "w", "ij", array, tiles, 8)
     text = "DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]"
     assert con.execute("DESCRIBE w").fetchall() == [
-        ("i", "BIGINT", "8", "", ""), ("j", "BIGINT", "6", "", ""), ("val", "FLOAT", "", "", text)
-    ]  # fmt: skip
+        ("i", "BIGINT", "8", "", "", ""),
+        ("j", "BIGINT", "6", "", "", ""),
+        ("val", "FLOAT", "", "", "dense", text),
+    ]
     assert con.execute("SHOW TENSORS").fetchall() == [
-        ("w", "i:8, j:6", "val FLOAT", 8 * 6 * 4, "", text)
+        ("w", "i:8, j:6", "val FLOAT", 8 * 6 * 4, "", text, "dense", 48, 1.0)
     ]
     con.execute("EXPLAIN SELECT SUM(val) AS s FROM w")
     assert fields.asked == 0
@@ -182,8 +184,8 @@ def test_describe_says_where_a_tensor_lies_without_putting_it_together() -> None
     declared = con.execute("DESCRIBE v").fetchall()[-1]
     assert declared[-1] == "DeviceMesh(r0=2, r1=4) [Shard(j), Shard(i)]"
     con.execute("SET sites = 1")
-    assert con.execute("DESCRIBE v").fetchall()[-1] == ("val", "FLOAT", "", "", "")
-    assert con.execute("DESCRIBE w").fetchall()[-1] == ("val", "FLOAT", "", "", text)
+    assert con.execute("DESCRIBE v").fetchall()[-1] == ("val", "FLOAT", "", "", "dense", "")
+    assert con.execute("DESCRIBE w").fetchall()[-1] == ("val", "FLOAT", "", "", "dense", text)
 
 
 def test_dtensor_terms() -> None:

@@ -15,8 +15,8 @@ from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.ranks.messages import Slice
 from einsql.engine.ranks.versions import VersionedFields
-from einsql.ir.einsum.graph import keepable
 from einsql.ir.layout import Tiles
+from einsql.ir.tile_copies import keepable
 from einsql.storage.fields import Fields, LocalFields, WindowFields
 from einsql.storage.objects import Tensor
 

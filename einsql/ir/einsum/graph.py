@@ -151,19 +151,6 @@ class Input:
         return self.lies is not None or self.parts is not None
 
 
-SMALL = 2**22
-"""Greatest number of elements of a relation that may have a copy at every site."""
-
-
-def keepable(size: int) -> int:
-    """The greatest number of elements of tiles that sites keep besides a tensor's own.
-
-    Args:
-        size: The number of keys of the tensor.
-    """
-    return max(size, SMALL)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ParameterInput(Input):
     """A scalar that the host computes from parameters before a plan runs."""
@@ -333,9 +320,26 @@ def stored_operands(node: EinSum) -> tuple[int, ...]:
 
 
 def filled_operands(node: EinSum) -> tuple[int, ...]:
-    """The operands that may be sparse and of which every key exists."""
-    has_flag = [o.source.schema.has(PRESENT) for o in node.operands]
-    return tuple(n for n in _sparse_matrices(node) if not has_flag[n])
+    """The other operands that may be sparse: every point exists without an element of theirs."""
+    return tuple(sorted({*_sparse_matrices(node)} - {*stored_operands(node)}))
+
+
+def where_absent(expr: Expr, numbers: Container[int], flag: str = PRESENT) -> Expr:
+    """An expression where operands have no element, as far as their flags decide it."""
+
+    def folded(e: Expr) -> Expr:
+        match e:
+            case Value(field=name) if name == flag and e.operand in numbers:
+                return FALSE
+            case Call(fn="and"):
+                return conj(*e.args)
+            case Call(fn="or"):
+                return disj(*e.args)
+            case Call(fn="if", args=(Const() as condition, then, other)):
+                return then if condition == TRUE else other
+        return e
+
+    return rewrite(expr, folded)
 
 
 def _sparse_matrices(node: EinSum) -> Iterator[int]:
@@ -353,9 +357,10 @@ def _keeps_sparse(node: EinSum) -> bool:
         return False
     if stored:
         return any(o.name == PRESENT for o in node.outputs)
-    same_value = all(n in filled or not o.labels for n, o in enumerate(node.operands))
+    others = {n for n, o in enumerate(node.operands) if n not in filled and o.labels}
+    absent = [where_absent(e, filled) for e in exprs(node)]
     in_filled = all(a.label in labels for a in node.axes)
-    return same_value and in_filled and not any(map(labels_of, exprs(node)))
+    return in_filled and not any(labels_of(e) or operands_of(e) & others for e in absent)
 
 
 def hint_over(
@@ -367,11 +372,6 @@ def hint_over(
         if label in labels:
             parts_of_label.setdefault(label, parts)
     return tuple(parts_of_label.items())
-
-
-def is_turn(node: EinSum) -> bool:
-    """True for a map by which every site of a ring takes the block of its neighbour."""
-    return len(node.operands) == 1 and any(isinstance(parts, Ring) for _, parts in node.hint)
 
 
 def call(fn: str, dtype: DType, *args: Expr) -> Expr:

@@ -36,6 +36,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.partial_merge import Total, repeated
 from einsql.ir.einsum.partial_states import merges, with_state
 from einsql.kernels.kernel import Arrays, Runner, Tick
+from einsql.kernels.sparse.optional import as_filled, with_every_key
 from einsql.kernels.sparse.sides import Compile, find
 from einsql.kernels.sparse.stored import over_stored, spans_of
 from einsql.kernels.sparse.union import united
@@ -62,17 +63,21 @@ def over_filled(
     numbers = filled_operands(node)
     if stored_operands(node) or not numbers or not (node.sparse or node.reduced):
         return None
-    unstored = Unstored.of(always(node), numbers, interpret)
+    filled = with_every_key(always(node), numbers)
+    unstored = Unstored.of(filled, numbers, interpret, node.sparse)
     if unstored is None:
         return None
     joined = find(node) if unstored.axes else None
     if joined is not None and over_stored(node, joined, compile_node) is not None:
         return None  # it reads the operand as it is stored
-    plan = _Filled(always(node), numbers, unstored, compile_node)
+    plan = _Filled(filled, numbers, unstored, compile_node, node.sparse)
+    has_flag = [o.source.schema.has(PRESENT) for o in node.operands]
     other = cache(otherwise)
 
     def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
-        if all((few := sparse_of(operands[n])) is not None and few.filled for n in numbers):
+        stored = (sparse_of(operands[n]) for n in numbers)
+        pairs = zip(stored, numbers, strict=True)
+        if all(few is not None and few.filled != has_flag[n] for few, n in pairs):
             computed = plan.run(operands, tick)
             if computed is not None:
                 return computed  # type: ignore[return-value] # announced by `may_be_sparse`
@@ -91,12 +96,19 @@ class _Filled:
         numbers: The operands.
         unstored: The value of the points that are not stored.
         compile_node: Compiles a node over stored elements.
+        is_sparse: Whether the result may be sparse.
     """
 
     def __init__(
-        self, node: EinSum, numbers: Sequence[int], unstored: Unstored, compile_node: Compile
+        self,
+        node: EinSum,
+        numbers: Sequence[int],
+        unstored: Unstored,
+        compile_node: Compile,
+        is_sparse: bool,
     ) -> None:
         self.node = node
+        self.is_sparse = is_sparse
         self.numbers = numbers
         self.groups = same_keys(node, numbers)
         self.unstored = unstored
@@ -129,7 +141,10 @@ class _Filled:
         assert fields is not None
         part = sparse_of(fields.narrowed(spans_of(self.node, self.node.operands[number])))
         assert part is not None
-        return part
+        values = {name: part.taken(name).values for name in part.names}
+        # The part may share the arrays of a caller, who may change them later.
+        elements = Elements(part.taken(), values, part.fills, part.turned, fields.is_constant)
+        return elements if part.filled else as_filled(elements)
 
     # ---- results
 
@@ -194,7 +209,7 @@ class _Filled:
             self._flagged(n) if n in self.numbers else o for n, o in enumerate(node.operands)
         )
         outputs = node.outputs
-        if node.sparse and not any(o.name == PRESENT for o in outputs):
+        if self.is_sparse and not any(o.name == PRESENT for o in outputs):
             outputs = (*outputs, _presence())
         return replace(node, operands=operands, guard=conj(*flags, node.guard), outputs=outputs)
 

@@ -23,9 +23,13 @@ from einsql.ir.einsum.graph import (
     exprs,
     fresh,
     labels_of,
+    operands_of,
+    where_absent,
 )
+from einsql.ir.einsum.graph_rewriting import map_exprs
 from einsql.ir.einsum.partial_states import merges, with_state
 from einsql.kernels.kernel import Arrays, Runner, no_progress
+from einsql.kernels.sparse.optional import WAS
 from einsql.kernels.sparse.sides import Compile
 from einsql.kernels.vectorized.reductions import starting
 
@@ -74,22 +78,28 @@ class Unstored:
     compiled: Callable[[frozenset[int], int | None], Runner]
 
     @classmethod
-    def of(cls, node: EinSum, numbers: Sequence[int], interpret: Compile) -> Unstored | None:
+    def of(
+        cls, node: EinSum, numbers: Sequence[int], interpret: Compile, is_sparse: bool
+    ) -> Unstored | None:
         """The value of a node's points; None if it depends on too many of them.
 
         Args:
             node: The node, without conditional outputs.
             numbers: The operands.
             interpret: Compiles a node.
+            is_sparse: Whether the result may be sparse.
         """
         if any(a.define is not None or not a.extent for a in node.axes):
             return None
         groups = same_keys(node, numbers)
+        if len(groups) == 1:  # all of its operands have no element
+            node = map_exprs(node, lambda e: where_absent(e, numbers, WAS))
+            node = _without_unread(node, numbers)
         labels = {x for n, o in enumerate(node.operands) if n not in numbers for x in o.labels}
         labels = labels.union(*map(labels_of, exprs(node)))
         order = dict.fromkeys([*node.keys, *(a.label for a in node.axes)])
         axes = tuple(node.axis(x) for x in order if x in labels)
-        if len(groups) > 2 or (axes and (len(groups) > 1 or node.sparse)):
+        if len(groups) > 2 or (axes and (len(groups) > 1 or is_sparse)):
             return None
         if axes and prod(a.extent for a in axes) * FEW > node.points:
             return None
@@ -181,6 +191,14 @@ class Unstored:
     def empty(self) -> dict[str, np.ndarray]:
         """The fields of the node for no points."""
         return {o.name: starting(o, ()) for o in self.node.outputs}
+
+
+def _without_unread(node: EinSum, numbers: Sequence[int]) -> EinSum:
+    """The node with operands without keys in place of those that no expression reads."""
+    read = set(numbers).union(*map(operands_of, exprs(node)))
+    nothing = Operand(Input("unread", Schema((), ())), ())
+    operands = (o if n in read else nothing for n, o in enumerate(node.operands))
+    return replace(node, operands=tuple(operands))
 
 
 def _outputs(node: EinSum) -> tuple[Output, ...]:

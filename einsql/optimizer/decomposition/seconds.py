@@ -22,7 +22,7 @@ import numpy as np
 from einsql.core.boxes import split
 from einsql.core.machine import Machine
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import keepable
+from einsql.ir.tile_copies import keepable
 from einsql.optimizer.decomposition.costs import tiles
 from einsql.optimizer.decomposition.problem import Use, Vertex
 from einsql.optimizer.decomposition.vectors import restricted

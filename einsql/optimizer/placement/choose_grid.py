@@ -11,7 +11,8 @@ import numpy as np
 
 from einsql.core.boxes import volumes
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import EinSum, is_turn
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.rings import is_turn
 from einsql.ir.layout import Partial, Tiles
 from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes
 from einsql.ir.tile_transfers import here, lacking

@@ -18,14 +18,14 @@ from einsql.ir.einsum.graph import (
     Node,
     Roots,
     children,
-    is_turn,
-    keepable,
     relabel,
     walk,
 )
 from einsql.ir.einsum.graph_rewriting import consumers
+from einsql.ir.einsum.rings import is_turn
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes
+from einsql.ir.tile_copies import keepable
 from einsql.optimizer.decomposition import Cut, Decomposition, Pinned
 from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
 from einsql.optimizer.placement.completion import Completion, PartialResult, freely

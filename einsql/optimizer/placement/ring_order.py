@@ -20,11 +20,11 @@ from einsql.ir.einsum.graph import (
     Label,
     Node,
     Roots,
-    is_turn,
     rewrite,
     walk,
 )
 from einsql.ir.einsum.graph_rewriting import map_exprs, with_sources
+from einsql.ir.einsum.rings import is_turn
 from einsql.ir.spmd.program import Exchange, Local, Post, Program, reads, reordered
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -16,12 +17,14 @@ from einsql.errors import (
     suggest,
 )
 from einsql.planner.queries import select
+from einsql.session.statements import sparse_rows
 from einsql.session.statements.element_rows import inserted
 from einsql.session.statements.target import changed, rows
 from einsql.session.statements.value_checks import refuse_violations
 from einsql.sql.parser.syntax import Copy
 from einsql.storage import export, files
 from einsql.storage.results.result import Result
+from einsql.storage.results.stored_elements import without_zeros
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -140,7 +143,10 @@ def _arrays(ctx: Context, statement: Copy, result: Result, suffix: str, member: 
 
 
 def _matrix(ctx: Context, result: Result, path: str) -> int:
-    """Writes a Matrix Market file, in array format if every key is present, else as coordinates."""
+    """Writes a Matrix Market file, in array format if every key is present, else as coordinates.
+
+    Coordinates are the stored elements if all other ones are 0.
+    """
     from einsql.storage.files import matrix_market  # importing pyarrow takes 60 ms
 
     values = [c for c in result.columns if c.field is not None]
@@ -150,6 +156,7 @@ def _matrix(ctx: Context, result: Result, path: str) -> int:
     starts = {k.name: k.lo for k in result.schema.keys}
     _refuse_offset({c.name: starts[c.key or ""] for c in keys}, "SELECT {key} - {lo} AS {key}, …")
     (value,) = values
+    result = replace(result, fields=without_zeros(result.fields))
     every = not result.hidden and result.dense(value)
     ordered = export.matrix(result)
     listed = None if every else len(result)
@@ -200,7 +207,10 @@ def _copy_in(ctx: Context, statement: Copy, member: str | None, form: files.Form
     else:
         with ctx.memory.lending():
             kept = source.read([slice(None)] * len(source.shape), ctx.tick)
-        new = changed(tensor, {values[0].name: kept}, None)
+        if tensor.relation.fields.is_sparse:
+            new = sparse_rows.with_array(tensor, kept)
+        else:
+            new = changed(tensor, {values[0].name: kept}, None)
     refuse_violations(new)
     ctx.store.put(new)
     return schema.size

@@ -26,6 +26,7 @@ from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.objects import Body, Definition, Object, Tensor, kind_of, macro_key
+from einsql.storage.sparse_fields import sparse_fields_of
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -209,20 +210,21 @@ def show(ctx: Context, statement: Show) -> Table:
                 t.relation.nbytes,
                 _partition_text(t),
                 _placement_text(t, ctx.settings),
+                *_storage(t),
             )
             for t in tensors
         ]
         listed += [
-            (o.name, "", f"damaged {kind_of(o)}: {o.fault}", None, "", "")
+            (o.name, "", f"damaged {kind_of(o)}: {o.fault}", None, "", "", "", None, None)
             for o in ctx.store.objects.values()
             if not isinstance(o, Tensor) and o.fault
         ]
         if statement.what == "tables":
-            listed += [(name, "", columns, None, "", "") for name, columns in ctx.duck.tables()]
-        names = ("name", "keys", "values", "bytes", "partition", "placement")
-        return names, sorted(listed, key=lambda row: str(row[0]))
+            tables = ctx.duck.tables()
+            listed += [(name, "", cols, None, "", "", "", None, None) for name, cols in tables]
+        return _LISTED, sorted(listed, key=lambda row: str(row[0]))
     binder = query_binder(ctx)
-    placement, checks = "", dict[str, str]()
+    placement, storage, checks = "", "", dict[str, str]()
     if statement.query is not None:
         relation = binder.bind_any(statement.query)
     else:
@@ -230,14 +232,15 @@ def show(ctx: Context, statement: Show) -> Table:
         stored = ctx.store.get(statement.name)
         if isinstance(stored, Tensor):
             placement = _placement_text(stored, ctx.settings)
+            storage = _storage_text(stored)
             checks = {c.column: str(c) for c in stored.checks}
     if not isinstance(relation, Relation):
         return _DESCRIBED, _tile_columns(relation)
     bounds = {k.name: k for k in relation.node.schema.keys}
     return _DESCRIBED, [
-        (c.name, c.dtype.value, "", checks.get(c.name, ""), placement)
+        (c.name, c.dtype.value, "", checks.get(c.name, ""), storage, placement)
         if c.key is None
-        else (c.name, c.dtype.value, _range_text(bounds[c.key]), "", "")
+        else (c.name, c.dtype.value, _range_text(bounds[c.key]), "", "", "")
         for c in relation.columns
     ]
 
@@ -253,7 +256,11 @@ def setting(ctx: Context, name: str) -> str:
     return setting_text(ctx.settings, name)
 
 
-_DESCRIBED = ("column_name", "column_type", "key", "check", "placement")
+_DESCRIBED = ("column_name", "column_type", "key", "check", "storage", "placement")
+_LISTED = (
+    *("name", "keys", "values", "bytes", "partition", "placement"),
+    *("storage", "stored", "density"),
+)
 
 
 def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
@@ -261,11 +268,27 @@ def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
 
     schema = relation.node.schema
     return [
-        (c.name, type_text(schema), "", "", "")
+        (c.name, type_text(schema), "", "", "", "")
         if c.key is None
-        else (c.name, DType.BIGINT.value, str(schema.bounds[c.key]), "", "")
+        else (c.name, DType.BIGINT.value, str(schema.bounds[c.key]), "", "", "")
         for c in relation.columns
     ]
+
+
+def _storage(tensor: Tensor) -> tuple[str, int, float]:
+    """Returns the storage, the number of stored elements, and their share of all keys."""
+    size, few = tensor.relation.schema.size, sparse_fields_of(tensor.relation.fields)
+    if few is None:
+        return "dense", size, 1.0
+    return "sparse", few.stored, few.stored / max(1, size)
+
+
+def _storage_text(tensor: Tensor) -> str:
+    """Formats the storage as `dense` or `sparse: 2,000 of 1,000,000 (0.2 %)`."""
+    storage, stored, density = _storage(tensor)
+    if storage == "dense":
+        return storage
+    return f"{storage}: {stored:,} of {tensor.relation.schema.size:,} ({100 * density:.3g} %)"
 
 
 def _value_text(tensor: Tensor, field: Field) -> str:

@@ -48,7 +48,7 @@ def explain(ctx: Context, statement: st.Explain) -> Explanation:
         tiles = tile_report(plan, statement, ctx.settings, bound.inputs, ctx.tick, cluster)
         return Explanation(tiles, statement.form, plan)
     measure = plan.measure(bound.inputs, ctx.tick) if statement.analyze else None
-    report = graph_report(statement, plan, ctx.settings, measure, ctx.tick, cluster)
+    report = graph_report(statement, plan, ctx.settings, measure, ctx.tick, bound.inputs, cluster)
     return Explanation(report, statement.form, plan)
 
 

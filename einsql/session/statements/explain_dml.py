@@ -40,7 +40,7 @@ def explain_change(ctx: Context, asked: Explain, cluster: Topology | None) -> Ex
     reports = []
     for plan in prepared.plans:
         measure = plan.measure(read, ctx.tick) if asked.analyze else None
-        reports.append(graph_report(asked, plan, ctx.settings, measure, ctx.tick, cluster))
+        reports.append(graph_report(asked, plan, ctx.settings, measure, ctx.tick, read, cluster))
     if len(titles) == 1:
         return Explanation(reports[0], asked.form, prepared.plans[0])
     if len(prepared.plans) == 1:

@@ -16,7 +16,7 @@ from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation
-from einsql.storage.sparse_choice import pays
+from einsql.storage.sparse_choice import TWO_KEYS, pays
 from einsql.storage.sparse_fields import SparseFields, sparse_fields_of, stored_fields
 
 WIDTH = 40
@@ -37,7 +37,7 @@ def is_chosen(schema: Schema, rows: int, storage: str | None) -> bool:
     if storage == "sparse" and len(schema.keys) != 2:
         raise NotSupportedError(
             f"STORAGE SPARSE needs two keys, and there are {len(schema.keys)}",
-            hint="Without the clause the tensor is dense. Two keys can be one: i * 1000 + j AS ij.",
+            hint=f"Without the clause the tensor is dense. {TWO_KEYS}",
         )
     return storage == "sparse" or (storage is None and pays(schema, rows))
 
@@ -100,6 +100,29 @@ def filled_rows(tensor: Tensor, cells: np.ndarray, values: Mapping[str, np.ndarr
     ordered = {f.name: values[f.name][structure.values] for f in schema.values}
     fields = stored_fields(structure, ordered, _fills(tensor))
     return tensor.with_relation(Relation(schema, fields))
+
+
+def with_array(tensor: Tensor, array: np.ndarray) -> Tensor:
+    """Returns a sparsely stored tensor of one value with an array's elements.
+
+    Elements with the DEFAULT are not stored. Without a DEFAULT all of them are rows.
+
+    Args:
+        tensor: The tensor.
+        array: The elements as they are stored, over all keys.
+    """
+    (value,), few = tensor.relation.schema.values, _ordered(tensor)
+    if few.fills is None:
+        require(WIDTH * array.size)
+        at = np.indices(array.shape).reshape(2, -1)
+    else:
+        bits = np.dtype(f"u{array.dtype.itemsize}")
+        differs = array.view(bits) != few.fill(value.name).view(bits)
+        require(WIDTH * int(np.count_nonzero(differs)))
+        at = np.stack(np.nonzero(differs))
+    structure, _ = sorted_matrix(_shape(tensor.relation.schema), at[0], at[1])
+    fields = stored_fields(structure, {value.name: array[at[0], at[1]]}, few.fills)
+    return tensor.with_relation(Relation(tensor.relation.schema, fields))
 
 
 def stored_at(tensor: Tensor, cells: np.ndarray) -> np.ndarray:

@@ -50,8 +50,13 @@ def arrays_in(segment: Segment, schema: Schema) -> Schema:
     """
     if len(schema.keys) != 2 or not schema.values or schema.has(PRESENT) != (segment.fill is None):
         raise ValueError("a sparse payload has two keys and a value")
-    if isinstance(segment.fill, tuple) and len(segment.fill) != len(schema.values):
+    every = segment.fill if isinstance(segment.fill, tuple) else ()
+    if every and (len(every) != len(schema.values) or None in every):
         raise ValueError("the payload has values of other fields")
+    try:
+        _read(segment.fill, schema)
+    except OverflowError:
+        raise ValueError("the payload has values of other types") from None
     columns = [prod(p.shape) for p in segment.parts if p.name == COLUMNS]
     if len(columns) != 1 or columns[0] < 0:
         raise ValueError("the payload has no columns")
@@ -152,6 +157,11 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
         return (
             {n: self.base.array(p) for n, p in self._parts.items()} if self.base.is_mapped else {}
         )
+
+    @property
+    def stored(self) -> int:
+        """See `SparseFields.stored`; does not open the file."""
+        return prod(self._parts[COLUMNS].shape)
 
     def nbytes(self, schema: Schema) -> int:
         """See `Fields.nbytes`; does not open the file."""

@@ -90,6 +90,14 @@ def _values(fields: SparseFields, column: Column, here: slice) -> Values:
     return loaded(fields.taken(column.field).values[here], column.dtype), known
 
 
+def without_zeros(fields: Fields) -> Fields:
+    """The stored elements alone, if the other ones are 0; other fields unchanged."""
+    few = sparse_fields_of(fields)
+    if few is None or not few.zeros:
+        return fields
+    return few.of({name: few.taken(name).values for name in few.names})
+
+
 # ---- SciPy
 
 

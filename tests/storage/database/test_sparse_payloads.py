@@ -117,7 +117,11 @@ def _other_order(layout: dict[str, Any]) -> None:
     layout["parts"].reverse()
 
 
-@pytest.mark.parametrize("spoil", [_other_format, _fewer_starts, _other_order])
+def _other_fills(layout: dict[str, Any]) -> None:
+    layout["fill"] = [(1.0).hex(), None, 2]
+
+
+@pytest.mark.parametrize("spoil", [_other_format, _fewer_starts, _other_order, _other_fills])
 def test_a_wrong_row_of_the_catalog_is_a_damaged_tensor(
     path: Path, spoil: Callable[[dict[str, Any]], None]
 ) -> None:

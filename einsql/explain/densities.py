@@ -1,0 +1,66 @@
+"""The densities of sparse tensors in a plan: stored elements of inputs, estimates of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import expm1, log1p, prod
+
+from einsql.ir.einsum.graph import (
+    EinSum,
+    Input,
+    Node,
+    Roots,
+    filled_operands,
+    stored_operands,
+    walk,
+)
+from einsql.ir.einsum.printer import node_names
+from einsql.storage.fields import Fields
+from einsql.storage.sparse_fields import sparse_fields_of
+
+
+def density_lines(roots: Roots, inputs: Mapping[str, Fields]) -> list[str]:
+    """The lines of a plan's sparse tensors: stored elements of all elements.
+
+    Results are estimated: elements are independent of each other, and conditions on values keep
+    all of them. EXPLAIN ANALYZE measures the stored elements of results.
+
+    Args:
+        roots: The graph.
+        inputs: The fields of its inputs.
+    """
+    lines, names = list[str](), node_names(roots)
+    elements: dict[int, float] = {}
+    for node in walk(*roots):
+        if not node.sparse:
+            continue
+        size = node.schema.size
+        if isinstance(node, Input):
+            few = sparse_fields_of(inputs.get(node.name, {}))
+            if few is None:
+                continue
+            elements[id(node)] = few.stored
+            text = f"{node.name}  {few.stored:,}"
+        else:
+            elements[id(node)] = _estimate(node, elements)
+            text = f"{names[id(node)]}  about {round(elements[id(node)]):,}"
+        share = 100 * elements[id(node)] / max(1, size)
+        lines.append(f"{text} of {size:,} elements ({share:.3g} %)")
+    return list(dict.fromkeys(lines))
+
+
+def _estimate(node: EinSum, elements: Mapping[int, float]) -> float:
+    """The expected number of stored elements of a result."""
+    size = node.schema.size
+    stored = stored_operands(node)
+    shares = _shares([node.operands[n].source for n in stored or filled_operands(node)], elements)
+    if not stored and not node.reduced:  # a map has the elements of any operand
+        return min(1.0, sum(shares)) * size
+    share = prod(shares)
+    terms = prod(node.axis(x).extent for x in node.reduced)
+    # The probability that one of the terms of a group exists.
+    return -expm1(terms * log1p(-share)) * size if share < 1 else float(size)
+
+
+def _shares(sources: Sequence[Node], elements: Mapping[int, float]) -> list[float]:
+    return [elements.get(id(s), s.schema.size) / max(1, s.schema.size) for s in sources]
