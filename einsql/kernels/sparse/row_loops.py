@@ -28,6 +28,7 @@ class Marks:
 
     Attributes:
         operand: The number of the operand that stands for the marks, with one key.
+        slot: The label of the elements that are found.
         label: The label of the columns.
         first, last: The start and end of the row's elements, BIGINT.
         columns: The number of an operand and the name of its field with the column of each element.
@@ -36,6 +37,7 @@ class Marks:
     """
 
     operand: int
+    slot: str
     label: str
     first: Value
     last: Value
@@ -120,7 +122,11 @@ class _RowWriter(Writer):
             extent = self.extent(m)
             shift = f" - {m.shift}" if m.shift else ""
             name = self.name_of(m)
-            self.emit(f"for x in range({self.value(m.first)}, {self.value(m.last)}):")
+            first, last = self.value(m.first), self.value(m.last)
+            if m.label not in self.unchanging:  # the owner of an array may change its ends
+                first = f"max(np.int64({first}), 0)"
+                last = f"min(np.int64({last}), {self.param(Role.HI, m.slot)})"
+            self.emit(f"for x in range({first}, {last}):")
             self.emit(f"    y{m.operand} = np.int64({columns}[x]){shift}")
             self.emit(f"    if y{m.operand} >= 0 and y{m.operand} < {extent}:")
             self.emit(f"        {name}[y{m.operand}] = np.{m.kind}(x)")

@@ -55,6 +55,11 @@ class Route:
     scatters: bool = False
 
 
+def key_of(node: EinSum, visit: Visit) -> int:
+    """The position of the key of a visit's rows in its operand."""
+    return node.operands[visit.number].labels.index(visit.rows)
+
+
 def routes_of(node: EinSum, driving: Sequence[int]) -> list[Route]:
     """All routes over the sparse operands of a node; none for other nodes.
 
