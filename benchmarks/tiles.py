@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 import einsql
-from einsql.storage.database import tile_grid
+from einsql.storage.database.tiles import tile_grid
 
 COMMITS = 20
 """Commits, of which the median is shown."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
-from einsql.storage.database import tile_grid
+from einsql.storage.database.tiles import tile_grid
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.storage.database.tile_statistics import Observed, merged, nothing, observe
+from einsql.storage.database.tiles.tile_statistics import Observed, merged, nothing, observe
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

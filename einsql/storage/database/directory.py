@@ -16,11 +16,11 @@ from einsql.errors import OperationalError
 from einsql.storage.database import sparse_payload
 from einsql.storage.database.layout import CSR, Layout, Segment
 from einsql.storage.database.merge import merged_into
-from einsql.storage.database.newer_tiles import changed_tiles
 from einsql.storage.database.payload import Progress, ignore, write_newer, write_payload
 from einsql.storage.database.payload_fields import fields_in_files
 from einsql.storage.database.segment_file import SegmentFile
 from einsql.storage.database.stored import FieldsInFiles
+from einsql.storage.database.tiles.newer_tiles import changed_tiles
 from einsql.storage.files.drafts import synchronise
 from einsql.storage.files.regular_files import open_regular
 from einsql.storage.objects import Tensor

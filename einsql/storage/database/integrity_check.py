@@ -17,7 +17,7 @@ from einsql.storage.database.layout import Part, Segment
 from einsql.storage.database.payload import frame_of
 from einsql.storage.database.segment_file import SegmentFile
 from einsql.storage.database.stored import FieldsInFiles
-from einsql.storage.database.tile_grid import TileGrid
+from einsql.storage.database.tiles.tile_grid import TileGrid
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, kind_of
 
 _AT_ONCE = 16

@@ -10,8 +10,8 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.storage.database.tile_grid import TileGrid, tile_shape
-from einsql.storage.database.tile_index import TileIndex
+from einsql.storage.database.tiles.tile_grid import TileGrid, tile_shape
+from einsql.storage.database.tiles.tile_index import TileIndex
 
 Fill = bool | int | float | None
 """A value of a catalog; None if there is none."""

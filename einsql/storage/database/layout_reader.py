@@ -12,7 +12,7 @@ from einsql.core.schema import Schema
 from einsql.storage.database.directory import is_payload
 from einsql.storage.database.layout import CSR, DENSE, Layout, Segment, schema_in
 from einsql.storage.database.sparse_payload import arrays_in
-from einsql.storage.database.tile_statistics import RECORD
+from einsql.storage.database.tiles.tile_statistics import RECORD
 from einsql.storage.database.units import stored_shape, units_of
 
 MOST = 2**62

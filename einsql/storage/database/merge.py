@@ -13,7 +13,7 @@ from einsql.storage.database.layout import Part, Segment
 from einsql.storage.database.payload import SLAB, Progress, frame_of, with_frame
 from einsql.storage.database.segment_file import FRAME
 from einsql.storage.database.stored import FieldsInFiles
-from einsql.storage.database.tile_statistics import RECORD, UNKNOWN
+from einsql.storage.database.tiles.tile_statistics import RECORD, UNKNOWN
 from einsql.storage.database.units import Units
 from einsql.storage.files.drafts import write_all
 

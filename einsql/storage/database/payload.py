@@ -28,8 +28,8 @@ from einsql.core.schema import PRESENT, Schema, is_flag
 from einsql.storage.array_ownership import distinct
 from einsql.storage.database.checks import CHUNK, RunningUnits
 from einsql.storage.database.layout import CSR, DENSE, Fill, Part, Segment, widest
-from einsql.storage.database.tile_grid import TileGrid, tile_shape
-from einsql.storage.database.tile_statistics import RECORD, records
+from einsql.storage.database.tiles.tile_grid import TileGrid, tile_shape
+from einsql.storage.database.tiles.tile_statistics import RECORD, records
 from einsql.storage.fields import Fields
 from einsql.storage.files.drafts import write_all
 from einsql.storage.files.holes import Holes, room

@@ -18,8 +18,8 @@ from einsql.errors import OperationalError
 from einsql.storage.database.checks import checksums
 from einsql.storage.database.layout import Part, Segment
 from einsql.storage.database.payload import frame_of
-from einsql.storage.database.tile_grid import TileGrid
-from einsql.storage.database.tile_statistics import RECORD, UNKNOWN
+from einsql.storage.database.tiles.tile_grid import TileGrid
+from einsql.storage.database.tiles.tile_statistics import RECORD, UNKNOWN
 from einsql.storage.database.units import Units, box_text, unit_text, units_of
 from einsql.storage.files.regular_files import open_regular
 

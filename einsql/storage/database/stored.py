@@ -13,8 +13,8 @@ import numpy as np
 from einsql.core.schema import PRESENT, DType, Field, Schema
 from einsql.storage.database.layout import Layout
 from einsql.storage.database.segment_file import SegmentFile
-from einsql.storage.database.tile_memory import TileMemory
-from einsql.storage.database.tile_statistics import RECORD, UNKNOWN, ranges_in
+from einsql.storage.database.tiles.tile_memory import TileMemory
+from einsql.storage.database.tiles.tile_statistics import RECORD, UNKNOWN, ranges_in
 from einsql.storage.fields import Fields, InPlace, LocalFields, RemoteFields, StoredTiles
 from einsql.storage.out_of_memory import available
 from einsql.storage.undo_log import Index

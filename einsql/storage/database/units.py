@@ -12,7 +12,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.storage.database.checks import CHUNK, chunks_of
 from einsql.storage.database.layout import Part, Segment
-from einsql.storage.database.tile_grid import TileGrid
+from einsql.storage.database.tiles.tile_grid import TileGrid
 
 
 @dataclass(frozen=True, slots=True)

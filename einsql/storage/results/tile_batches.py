@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.schema import PRESENT, Field
 from einsql.errors import InterfaceError
 from einsql.storage.database.layout import widest
-from einsql.storage.database.tile_grid import TileGrid, tile_shape
+from einsql.storage.database.tiles.tile_grid import TileGrid, tile_shape
 from einsql.storage.files import arrow
 from einsql.storage.relation import arrow_metadata
 

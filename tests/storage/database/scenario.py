@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import einsql
-from einsql.storage.database import tile_grid
 from einsql.storage.database.rows import files_of
+from einsql.storage.database.tiles import tile_grid
 from tests.storage.database.forking import import_everything
 
 KEYS = "i DIM(300), j DIM(5)"

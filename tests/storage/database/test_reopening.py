@@ -11,7 +11,8 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.storage.database import checks, payload, tile_grid
+from einsql.storage.database import checks, payload
+from einsql.storage.database.tiles import tile_grid
 from einsql.storage.objects import Tensor
 
 VALUES = {

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.storage.database import tile_grid
 from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.tiles import tile_grid
 from einsql.storage.objects import Tensor
 
 ROWS, COLUMNS = 40, 16

@@ -12,9 +12,9 @@ import pytest
 import einsql
 from einsql.core.bfloat16 import loaded, narrow
 from einsql.core.schema import DType
-from einsql.storage.database import tile_grid
 from einsql.storage.database.stored import StoredFields
-from einsql.storage.database.tile_statistics import RECORD
+from einsql.storage.database.tiles import tile_grid
+from einsql.storage.database.tiles.tile_statistics import RECORD
 from einsql.storage.objects import Tensor
 
 ROWS, COLUMNS = 24, 32

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.storage.database import newer_tiles, tile_grid
 from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.tiles import newer_tiles, tile_grid
 from einsql.storage.objects import Tensor
 
 ROWS, COLUMNS = 64, 32

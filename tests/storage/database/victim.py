@@ -22,8 +22,8 @@ from statistics import median
 import numpy as np
 
 import einsql
-from einsql.storage.database import tile_grid
 from einsql.storage.database.rows import files_of
+from einsql.storage.database.tiles import tile_grid
 from tests.storage.database.forking import import_everything
 
 SHAPE = (300, 500)

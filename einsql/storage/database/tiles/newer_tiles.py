@@ -9,8 +9,8 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.storage.database.layout import Layout, Segment
 from einsql.storage.database.stored import FieldsInFiles
-from einsql.storage.database.tile_index import ENTRY
-from einsql.storage.database.tile_memory import TileMemory
+from einsql.storage.database.tiles.tile_index import ENTRY
+from einsql.storage.database.tiles.tile_memory import TileMemory
 
 SEGMENTS = 64
 """Most segments of newer tiles. Mapping one takes 0.05 ms, its description 300 bytes of JSON."""

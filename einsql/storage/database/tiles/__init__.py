@@ -1,0 +1,1 @@
+"""Tiles of stored tensors: their grid, index, statistics, and arrays in memory."""
