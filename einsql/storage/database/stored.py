@@ -106,6 +106,8 @@ class StoredFields(FieldsInFiles):
         self._schema = schema
         self._arrays = LocalFields()
         self._mapping = threading.Lock()
+        self._known_tiles: tuple[bytes, StoredTiles] | None = None
+        """The box of the last call of `tiles_in`, and its result: 0.1 ms for eight tiles."""
         self._verified = False
         """Whether every element has been verified."""
         if memory is not None:
@@ -167,6 +169,9 @@ class StoredFields(FieldsInFiles):
     def tiles_in(self, box: np.ndarray) -> StoredTiles | None:
         """See `Fields.tiles_in`; tiles with changes that are not committed have no statistics."""
         _ = self._mapped()
+        place, changed = box.tobytes(), len(self.dirty) > 0
+        if self._known_tiles is not None and self._known_tiles[0] == place and not changed:
+            return self._known_tiles[1]
         grid, segments = self.layout.grid(self._schema), (self.layout.base, *self.layout.newer)
         full = all(p.shape == self._schema.shape for p in self.layout.base.parts)
         if grid is None or not full or all(s.statistics is None for s in segments):
@@ -179,7 +184,9 @@ class StoredFields(FieldsInFiles):
             if self.memory is not None:
                 column[self.memory.dirty[tiles]] = np.array(UNKNOWN, RECORD)
             ranges[f.name] = ranges_in(column, f.dtype)
-        return StoredTiles(grid.boxes(tiles) + lows, ranges)
+        found = StoredTiles(grid.boxes(tiles) + lows, ranges)
+        self._known_tiles = None if changed else (place, found)
+        return found
 
     @cached_property
     def _statistics(self) -> dict[str, np.ndarray]:
