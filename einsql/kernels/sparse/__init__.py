@@ -7,9 +7,9 @@ Sparsely stored operands are multiplied without expansion (`stored.py`). `multip
 products of both.
 
 Every other node runs by compiled loops over rows of its operands (`visits.py`, `row_wise.py`,
-`row_loops.py`, `structures.py`). Without a compiler it runs over the stored elements that its
-operands have in common (`joins.py`, `elements.py`). Most products of two sparse matrices are
-SciPy's (`products.py`).
+`route_loops.py`, `row_loops.py`, `structures.py`). Without a compiler it runs over the stored
+elements that its operands have in common (`joins.py`, `elements.py`). Most products of two sparse
+matrices are SciPy's (`products.py`).
 
 Nodes over operands of which every key exists run over their stored elements, too. The other points
 have one value (`filled.py`, `unstored.py`).

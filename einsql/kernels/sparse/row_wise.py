@@ -2,7 +2,7 @@
 
 The outermost loop runs over the rows of an operand, the next ones over the elements of a row
 (`visits.py`). The labels of columns are computed from data. So the node becomes a node of the
-loops' own labels, whose ends are guards (`Points.limit`). No combination of elements is stored.
+loops' own labels, whose ends are guards (`route_loops.py`). No combination of elements is stored.
 
 A result whose two keys are labels of sparse operands has the elements of one of them, or of the
 product of two (`structures.py`). Its elements are found by marks (`row_loops.py`).
