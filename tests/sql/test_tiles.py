@@ -262,7 +262,7 @@ def test_tiles_become_tensors_and_files(con: einsql.Connection, tmp_path: Path) 
         "FROM TILES(x, 2, 5) x JOIN TILES(y, 5, 3) y USING (j) GROUP BY x.i, y.k"
     )
     con.execute(f"CREATE TENSOR z AS {product}")
-    assert con.execute("DESCRIBE z").fetchall()[-1] == ("val", "DOUBLE", "", "", "")
+    assert con.execute("DESCRIBE z").fetchall()[-1] == ("val", "DOUBLE", "", "", "dense", "")
     total = con.execute("SELECT SUM(val) FROM z").fetchone()
     assert total == ((X @ Y).sum(),)
     con.execute(f"CREATE VIEW v AS {product}")
