@@ -180,3 +180,22 @@ def test_a_plan_stays_right_for_other_elements() -> None:
         wanted = matrix @ np.arange(1.0, 4001)
         assert dict(con.execute(PRODUCT).fetchall()) == {i: v for i, v in enumerate(wanted) if v}
         matrix.data[:] = 2.0
+
+
+@pytest.mark.parametrize("sites", [2, 3])
+def test_a_part_with_every_key_stored_does_not_decide_the_other_keys(sites: int) -> None:
+    con = einsql.connect(config={"sites": sites})
+    con.execute("CREATE TENSOR t (i DIM(600), j DIM(600), val DOUBLE) DEFAULT 2 STORAGE SPARSE")
+    con.execute("INSERT INTO t SELECT 0 AS i, j, 1.0::DOUBLE AS val FROM range(600) AS r(j)")
+    values = con.execute("SELECT j, i, MAX(val) AS v FROM t GROUP BY j, i").fetch_numpy()
+    wanted = np.full((600, 600), 2.0)
+    wanted[:, 0] = 1
+    np.testing.assert_array_equal(values, wanted)
+
+
+def test_a_site_with_one_value_of_a_key_gives_it_its_group() -> None:
+    con = sited(3, t=sparse.csr_array(np.ones((200, 3))))
+    con.execute("CREATE TENSOR s (i DIM(100000), j DIM(3), val DOUBLE) STORAGE SPARSE")
+    con.execute("INSERT INTO s SELECT i, j, val FROM t")
+    rows = con.execute("SELECT j % 2 AS k, SUM(val) AS s FROM s GROUP BY j % 2").fetchall()
+    assert sorted(rows) == [(0, 400.0), (1, 200.0)]

@@ -37,6 +37,9 @@ STATEMENTS = (
     "SELECT j, SUM(t.val * o.val) AS s, COUNT(*) AS n FROM t JOIN o USING (i, j) GROUP BY j",
     "SELECT i, SUM(t.val * d.val) AS s, MAX(t.u - d.val) AS m FROM t JOIN d USING (j) GROUP BY i",
     "SELECT o.i, SUM(o.val * t.val) AS s FROM o JOIN t ON o.i = t.j GROUP BY o.i",
+    "SELECT i, MAX(val, 3) AS h, MIN(u, 2) AS l FROM t GROUP BY i",
+    "SELECT MAX(val, 4) AS h, MIN(val, 2) AS l, ARG_MAX(i, i * 64 + j, 2) AS k FROM t",
+    "SELECT i, j, val + u AS v FROM t WHERE val > val",
 )
 CHANGES = (
     "UPDATE t SET val = val * 2 + 1",

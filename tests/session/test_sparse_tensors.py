@@ -62,6 +62,12 @@ STATEMENTS = (
     "SELECT t.i, names.name, t.val FROM t JOIN names ON names.id = t.i",
     "SELECT i // 4 AS g, SUM(val) AS s FROM t GROUP BY i // 4",
     "SELECT i, ARG_MAX(j, val * 64 + j) AS k FROM t WHERE ISFINITE(val) AND i < 9 GROUP BY i",
+    "SELECT i % 3 AS r, j > 1 AS k, SUM(val) AS s FROM t WHERE j = 4 GROUP BY i % 3, j > 1",
+    "SELECT j > 1 AS k, COUNT(*) AS n FROM t WHERE i = 4 AND j = 2 GROUP BY j > 1",
+    "SELECT b.i, b.j, b.val FROM t AS b JOIN t AS c ON b.i = c.i WHERE c.j = 4",
+    "SELECT b.i, b.j, c.val + b.val AS v FROM t AS b JOIN t AS c ON b.i = c.i AND c.j = b.j + 1",
+    "SELECT i, j, val FROM t WHERE val IS NULL",
+    "SELECT i, j, SUM(val) AS s FROM t WHERE i > j AND j > i GROUP BY i, j",
 )
 CHANGES = (
     "UPDATE t SET val = val + 1 WHERE val < 0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from types import EllipsisType
 from typing import cast
 
@@ -10,7 +11,14 @@ import numpy as np
 
 from einsql.core.schema import PRESENT, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed, Sparse, index_type, sorted_matrix, sparse_of
+from einsql.core.sparse.matrix import (
+    Compressed,
+    Fills,
+    Sparse,
+    index_type,
+    sorted_matrix,
+    sparse_of,
+)
 
 _COUNTS = 16
 """Bytes of a packed tile before its fills: the number of elements, and whether there are fills."""
@@ -132,7 +140,13 @@ def assembled(pieces: Sequence[tuple[Origin, Elements]], shape: tuple[int, int])
         n: np.concatenate([e.values_by_name[n] for _, e in pieces])[structure.values]
         for n in first.values_by_name
     }
-    return Elements(structure.of(structure.columns), values, first.fills)
+    return Elements(structure.of(structure.columns), values, _fills([e for _, e in pieces]))
+
+
+def _fills(pieces: Sequence[Elements]) -> Fills | None:
+    """The values of the keys that no piece stores; a piece that stores all of its keys has any."""
+    partly = [e for e in pieces if e.structure.stored < prod(e.structure.shape)]
+    return next((e.fills for e in partly or pieces if partly or e.fills is not None), None)
 
 
 # ---- tiles as bytes

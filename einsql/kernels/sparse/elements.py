@@ -131,6 +131,7 @@ class _Elements:
             if isinstance(e, Value) and not (e.operand in driving and e.field == PRESENT):
                 read.setdefault(e.operand, {})[e.field] = Field(e.field, e.dtype)
         self.read = read
+        self.is_map = any(o.reduction is None for o in node.outputs)
         self.gathered = tuple(
             n
             for n, o in enumerate(node.operands)
@@ -262,7 +263,7 @@ class _Elements:
             tick(0.0)
             at = joined.places[first] * extents[1] + joined.places[second]
             groups: np.ndarray | None = None
-            if self.node.reduced:
+            if self.node.reduced and not self.is_map:  # a map has one point for each key
                 order = np.argsort(at, kind="stable")
                 joined, at = joined.only(order), at[order]
                 begins = np.ones(len(at), np.bool_)

@@ -20,8 +20,10 @@ from einsql.core.free_memory import require
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.arrays import Elements
 from einsql.core.sparse.matrix import Sparse, sparse_of
+from einsql.core.sparse.tiles import empty_tile
 from einsql.ir.einsum.conditional_outputs import always
 from einsql.ir.einsum.graph import (
+    FALSE,
     TRUE,
     EinSum,
     Input,
@@ -60,6 +62,8 @@ def over_filled(
     Returns:
         The runner, or None. It returns an `Elements` for a node that is sparse.
     """
+    if node.guard == FALSE:
+        return _without_points(node)
     numbers = filled_operands(node)
     if stored_operands(node) or not numbers or not (node.sparse or node.reduced):
         return None
@@ -86,6 +90,15 @@ def over_filled(
         return other()(operands, tick)
 
     return run
+
+
+def _without_points(node: EinSum) -> Runner | None:
+    """The runner of a node whose condition is FALSE; None if every key of its result exists."""
+    if not node.sparse or not any(o.name == PRESENT for o in node.outputs):
+        return None
+    rows, columns = node.schema.shape
+    dtypes = {o.name: o.dtype.numpy for o in node.outputs if o.name != PRESENT}
+    return lambda operands, tick: empty_tile((rows, columns), dtypes)  # type: ignore[return-value] # announced by `may_be_sparse`
 
 
 class _Filled:

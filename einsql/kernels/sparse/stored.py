@@ -298,14 +298,15 @@ def condition_of(
 def with_free_labels(node: EinSum) -> EinSum:
     """The node with a free label of one value for each label that is a constant.
 
-    A free label that is no key needs reductions, so the labels of a map stay as they are.
+    A free label that is no key needs reductions, so the labels of a map stay as they are. So does a
+    key with several values, as the result has all of them.
     """
     is_map = any(o.reduction is None for o in node.outputs)
     axes = tuple(
         Axis(a.label, a.define.integer, a.define.integer + 1)
         if isinstance(a.define, Const)
         and a.lo <= a.define.integer < a.hi
-        and not (is_map and a.label not in node.keys)
+        and (a.extent == 1 if a.label in node.keys else not is_map)
         else a
         for a in node.axes
     )

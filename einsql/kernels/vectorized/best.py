@@ -175,7 +175,8 @@ class _Best:
         if all(sparse_of(fields) is None for fields in operands):
             return None
         values = self._over_elements(operands, tick)
-        return None if sparse_of(values) is None else values
+        few = sparse_of(values)
+        return None if few is None or few.filled else values
 
     def _computed_values(self, box: Mapping[str, slice]) -> Runner:
         if self._whole is not None:
@@ -204,6 +205,8 @@ class _Best:
         places = {o.name: _evaluated(o.args[2], grid) for o in outputs}
         wanted = max(int(p.max()) for p in places.values()) + 1
         few = sparse_of(values)
+        if few is not None and few.filled:
+            few = None  # the other keys are points, too
         of_elements = values
         if few is not None:
             of_elements = {name: few.taken(name).values for name in few.names}
