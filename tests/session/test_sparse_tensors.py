@@ -67,6 +67,8 @@ STATEMENTS = (
     "SELECT b.i, b.j, b.val FROM t AS b JOIN t AS c ON b.i = c.i WHERE c.j = 4",
     "SELECT b.i, b.j, c.val + b.val AS v FROM t AS b JOIN t AS c ON b.i = c.i AND c.j = b.j + 1",
     "SELECT i, j, val FROM t WHERE val IS NULL",
+    "SELECT i, MAX(d.val, 2) AS h FROM t JOIN d USING (j) WHERE t.val + i > 6 AND d.val <= 1 "
+    "GROUP BY i",
     "SELECT i, j, SUM(val) AS s FROM t WHERE i > j AND j > i GROUP BY i, j",
 )
 CHANGES = (

@@ -160,7 +160,7 @@ class _Best:
         keys = (*self._by, *self._gone)
         if self._computed or len(keys) != 2 or len(self._by) == 2:
             return None
-        fields = [Output(PRESENT, (TRUE,), DType.BOOLEAN)]
+        fields = [Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or")]
         for n, (argument, compared, where, _) in enumerate(self._searches):
             fields.append(Output(_value(n), (compared,), compared.dtype))
             fields.append(Output(_argument(n), (argument,), argument.dtype))
@@ -294,7 +294,7 @@ class _Best:
         grid = dict(zip(self._gone, at, strict=False))
         lows = {x: self._node.axis(x).lo for x in self._gone}
         values = _evaluated(argument, {x: grid[x] + lows[x] for x in self._gone})
-        return bool((np.diff(values) >= 0).all())
+        return bool((np.diff(np.atleast_1d(values)) >= 0).all())
 
     def _positions(self, argument: Expr, found: _Found, box: Mapping[str, slice]) -> np.ndarray:
         """The values of an argument that reads keys only."""

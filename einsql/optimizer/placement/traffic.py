@@ -97,7 +97,7 @@ def stored_exchanged(
             for (rows, columns), n in zip(extents(boxes).tolist(), counts, strict=True)
         ]
     )
-    cuts = np.concatenate([source[:, None], boxes.reshape(len(source), -1)], axis=1)
+    cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)
     first = np.unique(cuts, axis=0, return_index=True)[1]
     told = 8 * np.bincount(out[first], minlength=sites)  # the sizes, to all other sites
     sent = np.bincount(out, sizes, sites) + told * (sites - 1)
