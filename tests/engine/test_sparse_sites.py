@@ -204,11 +204,9 @@ def test_a_site_with_one_value_of_a_key_gives_it_its_group() -> None:
 def test_parts_without_stored_elements_send_nothing() -> None:
     con = einsql.connect(config={"sites": 3, "cost": "floats"})
     con.execute("CREATE TENSOR s (i DIM(1), j DIM(100000), val DOUBLE) STORAGE SPARSE")
-    con.execute(
-        "CREATE TENSOR o AS SELECT j, c, 1.0::DOUBLE AS val FROM range(6) a(j), range(3) b(c)"
-    )
-    joined = "FROM s AS a JOIN s AS b ON a.i = b.i JOIN o ON o.j = b.j"
-    sql = f"SELECT b.j AS k, a.j AS l, c, SUM(a.val) AS v {joined} WHERE a.val > b.val GROUP BY b.j, a.j, c"
+    con.execute("CREATE TENSOR o (j DIM(6), c DIM(3), val DOUBLE) DEFAULT 1")
+    joined = "FROM s AS a JOIN s AS b ON a.i = b.i JOIN o ON o.j = b.j WHERE a.val > b.val"
+    sql = f"SELECT b.j AS k, a.j AS l, c, SUM(a.val) AS v {joined} GROUP BY b.j, a.j, c"
     assert con.execute(sql).fetchall() == []
     best = "SELECT i, MAX(val, 2) AS m FROM s WHERE val > 1 GROUP BY i"
     assert con.execute(best).fetchall() == []

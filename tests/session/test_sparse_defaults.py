@@ -40,6 +40,8 @@ STATEMENTS = (
     "SELECT i, MAX(val, 3) AS h, MIN(u, 2) AS l FROM t GROUP BY i",
     "SELECT MAX(val, 4) AS h, MIN(val, 2) AS l, ARG_MAX(i, i * 64 + j, 2) AS k FROM t",
     "SELECT i, j, val + u AS v FROM t WHERE val > val",
+    "SELECT a.i, ARG_MAX(a.j, a.j + b.i, 3) AS k FROM t AS a JOIN t AS b ON a.i = b.j AND "
+    "a.j = b.i WHERE a.u >= -1 GROUP BY a.i",
 )
 CHANGES = (
     "UPDATE t SET val = val * 2 + 1",

@@ -17,7 +17,7 @@ import numpy as np
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
-from einsql.core.sparse.matrix import Compressed, sparse_of
+from einsql.core.sparse.matrix import Compressed, Sparse, sparse_of
 from einsql.ir.einsum.evaluation import expression_value, same
 from einsql.ir.einsum.graph import (
     TRUE,
@@ -142,7 +142,7 @@ class _Best:
             few = None if self._over_elements is None else self._elements(operands, tick)
             if few is not None:
                 for n, (search, outputs) in enumerate(self._searches.items()):
-                    fields |= self._chosen(n, search, outputs, {}, few)
+                    fields |= self._chosen(n, search, outputs, {}, few, sparse_of(few))
                 return fields
             for bounds in boxes(extents, self._steps):
                 box = dict(zip(self._by, bounds, strict=True))
@@ -190,6 +190,7 @@ class _Best:
         outputs: Sequence[Output],
         box: Mapping[str, slice],
         values: Arrays,
+        few: Sparse | None = None,
     ) -> Iterator[tuple[str, np.ndarray]]:
         """Yields the outputs of a search over a box of keys.
 
@@ -199,14 +200,12 @@ class _Best:
             outputs: The outputs.
             box: The bounds of the keys that are cut, from 0.
             values: The fields of the element-wise node over the box.
+            few: The same fields, if the points are their stored elements.
         """
         argument, compared, _, greatest = search
         grid = self._grid(box)
         places = {o.name: _evaluated(o.args[2], grid) for o in outputs}
         wanted = max(int(p.max()) for p in places.values()) + 1
-        few = sparse_of(values)
-        if few is not None and few.filled:
-            few = None  # the other keys are points, too
         of_elements = values
         if few is not None:
             of_elements = {name: few.taken(name).values for name in few.names}
