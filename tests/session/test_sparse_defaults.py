@@ -42,6 +42,7 @@ STATEMENTS = (
     "SELECT i, j, val + u AS v FROM t WHERE val > val",
     "SELECT a.i, ARG_MAX(a.j, a.j + b.i, 3) AS k FROM t AS a JOIN t AS b ON a.i = b.j AND "
     "a.j = b.i WHERE a.u >= -1 GROUP BY a.i",
+    "SELECT i, ARG_MAX(j, j * 5 % 9, 9) AS k FROM t WHERE u > -1 GROUP BY i",
 )
 CHANGES = (
     "UPDATE t SET val = val * 2 + 1",

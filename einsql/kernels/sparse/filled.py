@@ -166,8 +166,8 @@ class _Filled:
     ) -> Arrays | None:
         """The result of a map, or of groups of one point."""
         exists = value is not None and bool(value[EXISTS])
-        if self.is_flagged and exists:
-            return None  # a condition excludes few keys
+        if exists and (self.is_flagged or self.node.guard != TRUE):
+            return None  # a condition excludes few keys, or stored elements that would have a fill
         return self._shown(self.stored_only()(stored, tick), value)
 
     def _shown(self, part: Arrays, value: Mapping[str, np.ndarray] | None) -> Arrays:
