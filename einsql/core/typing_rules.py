@@ -17,10 +17,9 @@ def common(a: DType, b: DType) -> DType | None:
     """The common type of two values in arithmetic and comparison, or None if there is none."""
     if a is b:
         return a
-    if a.is_short and b.is_short:
-        return F  # neither type represents all values of the other
     if a in _RANK and b in _RANK:
-        return max(a, b, key=_RANK.__getitem__)
+        wider = max(a, b, key=_RANK.__getitem__)
+        return F if wider.is_short else wider  # a short float does not have all integers
     return None
 
 

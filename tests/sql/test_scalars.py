@@ -288,3 +288,13 @@ def test_long_chains(chain: str, expected: list[bool | None]) -> None:
         assert [v for _, v in found] == expected
         chosen = con.execute(f"SELECT i FROM x WHERE {chain}").fetchall()
         assert chosen == [(n,) for n, e in enumerate(expected) if e]
+
+
+def test_short_floats_and_integers_have_the_common_type_float() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR h (i DIM(2), val HALF, u INTEGER)")
+    con.execute("INSERT INTO h VALUES (0, 1, 70000), (1, 2, 3)")
+    for value in ("CASE WHEN i = 1 THEN val ELSE u END", "COALESCE(NULLIF(val, 1), u)"):
+        cursor = con.execute(f"SELECT i, {value} AS v FROM h ORDER BY i")
+        assert [d[1] for d in cursor.description or ()] == ["BIGINT", "FLOAT"]
+        assert cursor.fetchall() == [(0, 70000.0), (1, 2.0)]
