@@ -318,7 +318,7 @@ def collected(fields: VersionedFields) -> Fields:
         r: Collect(fields.lease.number, own) for r, own in numbers.items()
     }
     answers = zip(numbers.values(), cluster.call(commands), strict=True)
-    held: Held = {n: tile for own, sent in answers for n, tile in zip(own, sent, strict=True)}
-    boxes = {n: tiles.boxes[n] for n in held}
-    whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
-    return as_fields(as_shown(whole_of(held, boxes, whole)))
+    tiles_here: Held = {n: tile for own, sent in answers for n, tile in zip(own, sent, strict=True)}
+    boxes = {n: tiles.boxes[n] for n in tiles_here}
+    every_key = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
+    return as_fields(as_shown(whole_of(tiles_here, boxes, every_key)))

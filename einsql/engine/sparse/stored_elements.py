@@ -102,17 +102,17 @@ class StoredTotal:
         begins[1:] = flat[order][1:] != flat[order][:-1]
         firsts = np.flatnonzero(begins)
         counts = np.diff(firsts, append=len(flat))
-        found = {
+        by_name = {
             name: np.concatenate([p.values_by_name[name] for p in parts])[order]
             for name in parts[0].values_by_name
         }
-        values = {name: a[firsts] for name, a in found.items()}
+        values = {name: a[firsts] for name, a in by_name.items()}
         for count in np.unique(counts[counts > 1]).tolist():
             groups = np.flatnonzero(counts == count)
             total = Total(self._node)
             for n in range(count):
                 at = firsts[groups] + n
-                fields = {name: a[at] for name, a in found.items()}
+                fields = {name: a[at] for name, a in by_name.items()}
                 total.add({**fields, PRESENT: np.ones(len(at), np.bool_)})
             merged = total.result()
             for name, a in values.items():
@@ -189,9 +189,9 @@ class SizedExchange:
             if int(s) in self._owned
         }
         sizes = np.zeros(len(distinct), np.int64)
-        told = announcement(sources, len(transport.sent))
-        senders = told.sources
-        for k, arrays in transport.exchange(told, lambda k: {_SIZES: own[int(senders[k])]}):
+        announced = announcement(sources, len(transport.sent))
+        senders = announced.sources
+        for k, arrays in transport.exchange(announced, lambda k: {_SIZES: own[int(senders[k])]}):
             sizes[sources == senders[k]] = arrays[_SIZES]
         for s, counted in own.items():
             sizes[sources == s] = counted

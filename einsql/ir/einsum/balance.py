@@ -55,7 +55,7 @@ def balances_of(node: EinSum, known: Mapping[int, Mapping[str, Balance]]) -> Map
     if not any(sizes) and not any(known.get(id(o.source)) for o in node.operands):
         return {}
     free = {a.label: (a.lo, a.hi) for a in node.axes if a.define is None}
-    found: dict[str, Balance] = {}
+    balances: dict[str, Balance] = {}
     for n in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
         o = node.operands[n]
         for axis, (label, key) in enumerate(zip(o.labels, o.source.schema.keys, strict=True)):
@@ -67,8 +67,8 @@ def balances_of(node: EinSum, known: Mapping[int, Mapping[str, Balance]]) -> Map
             )
             lo, hi = free.get(label, (0, -1))
             if balance is not None and key.lo <= lo <= hi <= key.hi:
-                found.setdefault(label, balance)
-    return found
+                balances.setdefault(label, balance)
+    return balances
 
 
 def _stored(tensor: Node) -> int:

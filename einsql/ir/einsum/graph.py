@@ -363,17 +363,6 @@ def _keeps_sparse(node: EinSum) -> bool:
     return in_filled and not any(labels_of(e) or operands_of(e) & others for e in absent)
 
 
-def hint_over(
-    hint: Iterable[tuple[str, int]], labels: Container[str]
-) -> tuple[tuple[str, int], ...]:
-    """The entries of a hint for some labels; of two entries for a label, the first."""
-    parts_of_label: dict[str, int] = {}
-    for label, parts in hint:
-        if label in labels:
-            parts_of_label.setdefault(label, parts)
-    return tuple(parts_of_label.items())
-
-
 def call(fn: str, dtype: DType, *args: Expr) -> Expr:
     """Builds a function call."""
     return Call(fn, args, dtype)

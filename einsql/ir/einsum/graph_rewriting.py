@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from einsql.core.dag import bottom_up
@@ -100,3 +100,14 @@ def with_operands(node: EinSum, kept: Sequence[int]) -> EinSum:
     numbers = {old: new for new, old in enumerate(kept)}
     node = replace(node, operands=tuple(node.operands[n] for n in kept))
     return map_exprs(node, lambda e: renumber(e, numbers))
+
+
+def hint_over(
+    hint: Iterable[tuple[str, int]], labels: Container[str]
+) -> tuple[tuple[str, int], ...]:
+    """The entries of a hint for some labels; of two entries for a label, the first."""
+    parts_of_label: dict[str, int] = {}
+    for label, parts in hint:
+        if label in labels:
+            parts_of_label.setdefault(label, parts)
+    return tuple(parts_of_label.items())

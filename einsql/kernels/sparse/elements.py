@@ -209,8 +209,8 @@ class _Elements:
         computed = self.compiled(sizes)(self._operands(joined, operands, None), no_progress)
         there = computed[PRESENT]
         every = bool(there.all())
-        found = {n: a if every else a[there] for n, a in computed.items() if n != PRESENT}
-        return Elements(matrix if every else matrix.only(there), found)
+        values = {n: a if every else a[there] for n, a in computed.items() if n != PRESENT}
+        return Elements(matrix if every else matrix.only(there), values)
 
     def _renamed(self, fields: Sparse, elements: np.ndarray) -> dict[str, np.ndarray] | None:
         """The values of a node that only renames fields of one operand; None for another node.
@@ -282,8 +282,8 @@ class _Elements:
         columns = max(1, extents[1])
         structure, _ = sorted_matrix((extents[0], extents[1]), *np.divmod(positions, columns))
         numbers = structure.values
-        found = {name: np.concatenate(pieces)[numbers] for name, pieces in values.items()}
-        return Elements(structure, found)
+        values_by_name = {name: np.concatenate(pieces)[numbers] for name, pieces in values.items()}
+        return Elements(structure, values_by_name)
 
     # ---- the node over the elements
 
@@ -346,20 +346,20 @@ class _Elements:
         self, joined: Joined, operands: Sequence[Arrays], groups: np.ndarray | None
     ) -> list[Arrays]:
         """The arrays of the node over the elements."""
-        found: list[Arrays] = []
+        fields_of: list[Arrays] = []
         for n, fields in enumerate(operands):
             names = self.read.get(n, {})
             if n in self.driving:
                 few, elements = sparse_of(fields), joined.elements[n]
                 assert few is not None
-                found.append({name: few.taken(name).values[elements] for name in names})
+                fields_of.append({name: few.taken(name).values[elements] for name in names})
             elif n in self.gathered:
-                found.append(self._gathered(n, fields, joined))
+                fields_of.append(self._gathered(n, fields, joined))
             else:
-                found.append(fields)
+                fields_of.append(fields)
         places = {_place(x): joined.places[x] + self.node.axis(x).lo for x in sorted(self.labels)}
-        found.append(places if groups is None else {**places, GROUP: groups})
-        return found
+        fields_of.append(places if groups is None else {**places, GROUP: groups})
+        return fields_of
 
     def _gathered(self, number: int, fields: Arrays, joined: Joined) -> dict[str, np.ndarray]:
         """The fields of an operand at the keys of the points."""
@@ -374,15 +374,15 @@ class _Elements:
             return {name: fields[name][tuple(at)] for name in names}
         places = few.taken().places(*(at[::-1] if few.turned else at))
         there = places >= 0
-        found = {}
+        gathered = {}
         for name in names:
             if name == PRESENT:
-                found[name] = there
+                gathered[name] = there
                 continue
             values = few.taken(name).values
-            found[name] = np.full(len(places), few.fill(name), values.dtype)
-            found[name][there] = values[places[there]]
-        return found
+            gathered[name] = np.full(len(places), few.fill(name), values.dtype)
+            gathered[name][there] = values[places[there]]
+        return gathered
 
 
 def _place(label: str) -> str:

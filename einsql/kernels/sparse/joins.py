@@ -133,8 +133,8 @@ def _with(joined: Joined, side: Side, divisible: bool) -> Joined:
     if side.labels <= joined.places.keys():
         at = matrix.places(joined.places[side.rows], joined.places[side.columns])
         kept = joined.only(at >= 0)
-        found = matrix.values[at[at >= 0]]
-        return Joined(kept.count, kept.places, {**kept.elements, side.number: found})
+        stored = matrix.values[at[at >= 0]]
+        return Joined(kept.count, kept.places, {**kept.elements, side.number: stored})
     if side.rows in joined.places:
         rows = joined.places[side.rows]
         firsts = matrix.starts[rows].astype(np.int64)

@@ -93,7 +93,7 @@ class Product:
         if has_loops and (counts or terms > IN_ORDER):
             return None
         structure: Compressed | None = None
-        found: dict[str, np.ndarray] = {}
+        fields_of_result: dict[str, np.ndarray] = {}
         steps = len(self.joined.terms) + 1
         for n, term in enumerate(self.joined.terms):
             pair = [
@@ -117,14 +117,14 @@ class Product:
             values = product.values
             if term.scale != 1.0:
                 values = from_zero(values * values.dtype.type(term.scale))
-            found[term.output.name] = values.astype(own, copy=False)
+            fields_of_result[term.output.name] = values.astype(own, copy=False)
         if structure is None:
             structure = _counted(left, right, tick)
             if structure is None:
                 return None
         for o in counts:
-            found[o.name] = structure.values.astype(np.int64)
-        return Elements(structure, found) if found else None
+            fields_of_result[o.name] = structure.values.astype(np.int64)
+        return Elements(structure, fields_of_result) if fields_of_result else None
 
 
 def _most_terms(left: Compressed, right: Compressed) -> int:

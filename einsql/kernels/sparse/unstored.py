@@ -125,12 +125,12 @@ class Unstored:
         every = {n for group in self.groups for n in group}
         if len(self.groups) == 1:
             try:
-                found = self._computed(stored, filled, every, None)
+                computed = self._computed(stored, filled, every, None)
             except DataError:
                 if self.axes:
                     return None  # at other values of the labels than those of the points
                 raise
-            return self._constant(found)
+            return self._constant(computed)
         parts = []
         for group in self.groups:
             (other,) = (g for g in self.groups if g is not group)

@@ -99,11 +99,11 @@ def stored_exchanged(
     )
     cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)
     first = np.unique(cuts, axis=0, return_index=True)[1]
-    told = 8 * np.bincount(out[first], minlength=sites)  # the sizes, to all other sites
-    sent = np.bincount(out, sizes, sites) + told * (sites - 1)
-    received = np.bincount(into, sizes, sites) + told.sum() - told
+    announced = 8 * np.bincount(out[first], minlength=sites)  # the sizes, to all other sites
+    sent = np.bincount(out, sizes, sites) + announced * (sites - 1)
+    received = np.bincount(into, sizes, sites) + announced.sum() - announced
     messages = np.maximum(*(np.bincount(s, minlength=sites) for s in (out, into)))
-    return Traffic(sent, received, messages + (told > 0) * (sites - 1.0))
+    return Traffic(sent, received, messages + (announced > 0) * (sites - 1.0))
 
 
 def stored_counts(relation: Input | EinSum, boxes: np.ndarray) -> np.ndarray:

@@ -21,12 +21,12 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     exprs,
-    hint_over,
     labels_of,
     operands_of,
     renumber,
     stored_operands,
 )
+from einsql.ir.einsum.graph_rewriting import hint_over
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS, Interval
 from einsql.optimizer.rewrite.node_properties import distributed

@@ -32,7 +32,6 @@ from einsql.ir.einsum.graph import (
     bigint,
     conj,
     exprs,
-    hint_over,
     labels_of,
     map_values,
     operands_of,
@@ -41,6 +40,7 @@ from einsql.ir.einsum.graph import (
     subexpressions,
     substitute,
 )
+from einsql.ir.einsum.graph_rewriting import hint_over
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.einsum.partial_states import is_holistic
 from einsql.ir.einsum.simplification import simplify

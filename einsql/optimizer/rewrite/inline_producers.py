@@ -21,14 +21,13 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     exprs,
-    hint_over,
     map_values,
     operands_of,
     relabel,
     renumber,
     subexpressions,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import hint_over, map_exprs
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.rewrite.node_properties import (

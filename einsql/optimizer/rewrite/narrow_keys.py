@@ -5,17 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einsql.core.mappings import grouped
-from einsql.ir.einsum.graph import (
-    TRUE,
-    EinSum,
-    Operand,
-    Output,
-    Value,
-    exprs,
-    hint_over,
-    operands_of,
-)
-from einsql.ir.einsum.graph_rewriting import with_operands
+from einsql.ir.einsum.graph import TRUE, EinSum, Operand, Output, Value, exprs, operands_of
+from einsql.ir.einsum.graph_rewriting import hint_over, with_operands
 from einsql.optimizer.rewrite.node_properties import direct_labels
 from einsql.optimizer.rewrite.rules import Rule
 

@@ -22,8 +22,8 @@ from einsql.ir.einsum.graph import (
     Value,
     call,
     cast,
-    hint_over,
 )
+from einsql.ir.einsum.graph_rewriting import hint_over
 from einsql.ir.einsum.intervals import Bounds, bounds_of, fits, interval
 from einsql.ir.einsum.states import State, define, has_states, state_name, state_of
 from einsql.ir.functions import REDUCTIONS

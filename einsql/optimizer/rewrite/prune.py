@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from einsql.core.mappings import grouped
 from einsql.core.schema import PRESENT
-from einsql.ir.einsum.graph import EinSum, Roots, Value, exprs, hint_over, subexpressions, walk
-from einsql.ir.einsum.graph_rewriting import with_operands, with_sources
+from einsql.ir.einsum.graph import EinSum, Roots, Value, exprs, subexpressions, walk
+from einsql.ir.einsum.graph_rewriting import hint_over, with_operands, with_sources
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
 from einsql.optimizer.rewrite.node_properties import unguarded, used_labels
 from einsql.optimizer.rewrite.rules import Rule, rebuild

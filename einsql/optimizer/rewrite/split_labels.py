@@ -20,12 +20,11 @@ from einsql.ir.einsum.graph import (
     Operand,
     Roots,
     exprs,
-    hint_over,
     labels_of,
     relabel,
     walk,
 )
-from einsql.ir.einsum.graph_rewriting import view
+from einsql.ir.einsum.graph_rewriting import hint_over, view
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
 from einsql.optimizer.rewrite.node_properties import fresh_names, readers, used_labels
 from einsql.optimizer.rewrite.rules import Rule, rebuild

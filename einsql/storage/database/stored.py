@@ -184,9 +184,9 @@ class StoredFields(FieldsInFiles):
             if self.memory is not None:
                 column[self.memory.dirty[tiles]] = np.array(UNKNOWN, RECORD)
             ranges[f.name] = ranges_in(column, f.dtype)
-        found = StoredTiles(grid.boxes(tiles) + lows, ranges)
-        self._known_tiles = None if changed else (place, found)
-        return found
+        stored_tiles = StoredTiles(grid.boxes(tiles) + lows, ranges)
+        self._known_tiles = None if changed else (place, stored_tiles)
+        return stored_tiles
 
     @cached_property
     def _statistics(self) -> dict[str, np.ndarray]:

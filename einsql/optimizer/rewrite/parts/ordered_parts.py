@@ -14,19 +14,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from einsql.core.lazy_module import LazyModule
-from einsql.ir.einsum.graph import (
-    TRUE,
-    Axis,
-    EinSum,
-    Node,
-    Operand,
-    Output,
-    Roots,
-    Value,
-    hint_over,
-    walk,
-)
-from einsql.ir.einsum.graph_rewriting import with_sources
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Node, Operand, Output, Roots, Value, walk
+from einsql.ir.einsum.graph_rewriting import hint_over, with_sources
 from einsql.ir.einsum.partial_states import state_fields, with_state
 from einsql.ir.einsum.states import has_order, state_name
 from einsql.ir.functions import REDUCTIONS

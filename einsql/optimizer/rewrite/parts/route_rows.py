@@ -8,16 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from einsql.ir.einsum.graph import (
-    TRUE,
-    Axis,
-    EinSum,
-    Operand,
-    Output,
-    Roots,
-    Value,
-    hint_over,
-)
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Operand, Output, Roots, Value
+from einsql.ir.einsum.graph_rewriting import hint_over
 from einsql.ir.einsum.partial_states import merges, state_fields
 from einsql.ir.einsum.routing import routings
 from einsql.optimizer.rewrite.rules import Rule, rebuild

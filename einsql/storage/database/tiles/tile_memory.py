@@ -163,10 +163,10 @@ class TileMemory:
     def _repeat(self, part: Part, tiles: np.ndarray) -> None:
         """Writes tiles whose elements the base segment repeats along an axis; not zeros."""
         units, source = self._base.units[part.name], self._base.array(part)
-        whole = np.broadcast_to(source, self.grid.shape)
+        repeated = np.broadcast_to(source, self.grid.shape)
         for box, target in zip(self.grid.boxes(tiles), self.pieces(part.name, tiles), strict=True):
             self._base.verify(part, units.covering(box))
-            piece = whole[tuple(slice(lo, hi) for lo, hi in box.tolist())]
+            piece = repeated[tuple(slice(lo, hi) for lo, hi in box.tolist())]
             if distinct(piece).tobytes().strip(b"\0"):
                 target[:] = piece.reshape(-1)
 
