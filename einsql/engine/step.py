@@ -164,6 +164,8 @@ class Measure:
         tiles: For each root one copy of its tiles, if they are small enough to travel with the
             measure; else no tiles.
         tier: The tier that ran at all sites; None for a program of one tier, and on one site.
+        wall: Seconds of the run, with the parts of the statement and with reads of files.
+        compiling: Seconds of `wall` for which the run waited for the compiler.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
@@ -176,6 +178,8 @@ class Measure:
     ranks: int = 1
     tiles: list[dict[int, Arrays]] = field(default_factory=list)
     tier: str | None = None
+    wall: float = 0.0
+    compiling: float = 0.0
 
 
 def combined_measure(measures: Sequence[Measure]) -> Measure:

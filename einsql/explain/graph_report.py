@@ -17,11 +17,13 @@ from einsql.explain.cost_report import (
 from einsql.explain.densities import density_lines
 from einsql.explain.level_report import levels_report
 from einsql.explain.operations import GroupReport, InputReport, Measured, OperationReport
+from einsql.explain.origins import origins_of
 from einsql.explain.report import (
     GraphReport,
     PartReport,
     ProgramReport,
     RewriteReport,
+    RunReport,
     StepReport,
     TotalReport,
 )
@@ -86,6 +88,9 @@ def graph_report(
     nodes = _with_groups(nodes, operations, placed)
     program = program_report(asked, plan, measure, inputs)
     nodes = _with_kernels(nodes, plan.program.steps, program.steps or ())
+    origins = origins_of(roots, getattr(asked.statement, "tree", None))
+    parts = {names[key]: texts for key, texts in origins.items()}
+    nodes = [replace(node, origins=parts[node.id]) for node in nodes]
     return GraphReport(
         statement=asked.text,
         program=program,
@@ -109,6 +114,9 @@ def graph_report(
         result=names[id(roots[0])] if len(roots) == 1 else None,
         simulation=simulation,
         levels=levels_report(asked, plan, settings, tick, by_site, program.steps or ()),
+        run=None
+        if measure is None
+        else RunReport(seconds=measure.wall, compiling=measure.compiling),
     )
 
 

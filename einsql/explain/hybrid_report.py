@@ -99,5 +99,7 @@ def _fragment_plan(
 ) -> PlanReport:
     planned, inputs = hybrid.runner.plan(fragment)
     if isinstance(planned.plan, Plan):
-        return graph_report(asked, planned.plan, ctx.settings, None, ctx.tick, inputs)
+        # ANALYZE of DuckDB's part has run the fragment once more, without a measure of its steps.
+        measure = planned.plan.measure(inputs, ctx.tick) if asked.analyze else None
+        return graph_report(asked, planned.plan, ctx.settings, measure, ctx.tick, inputs)
     return tile_report(planned.plan, asked, ctx.settings, inputs, ctx.tick)

@@ -176,6 +176,7 @@ class OperationReport:
         kernel: The kernel, on one site.
         points: The number of points that the kernel visits, on one site.
         reasons: Why the operation is masked, and on one site why it is not fused or not BLAS.
+        origins: The parts of the statement that it computes, with their lines.
     """
 
     id: str
@@ -206,6 +207,7 @@ class OperationReport:
     kernel: str | None = None
     points: int | None = None
     reasons: Sequence[str] = ()
+    origins: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

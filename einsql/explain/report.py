@@ -142,6 +142,19 @@ class TotalReport(Costs):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunReport:
+    """The time of a run, under ANALYZE.
+
+    Attributes:
+        seconds: Seconds of the run, with the parts of the statement and with reads of files.
+        compiling: Seconds of it for which the run waited for the compiler.
+    """
+
+    seconds: float
+    compiling: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GraphReport:
     """The plan of a query over elements.
 
@@ -157,6 +170,7 @@ class GraphReport:
         inputs: The stored tensors.
         result: The id of the operation or tensor that is the result; None for several results.
         levels: The levels of the plan; None without LEVEL.
+        run: The time of the run; None without ANALYZE.
     """
 
     statement: str = field(metadata=TEXT_ONLY)
@@ -174,6 +188,7 @@ class GraphReport:
     result: str | None
     simulation: SimulationReport | None
     levels: LevelsReport | None
+    run: RunReport | None
 
     @property
     def measured(self) -> list[Measured]:

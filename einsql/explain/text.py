@@ -21,6 +21,7 @@ from einsql.explain.report import (
     TileReport,
 )
 from einsql.explain.simulation_text import simulation_lines
+from einsql.explain.times import times_lines
 
 
 def lines(report: PlanReport) -> list[str]:
@@ -42,6 +43,7 @@ def _graph_lines(report: GraphReport) -> list[str]:
         shown = program_lines(report.program)
         if report.program.steps is None:
             shown += cost_lines(report)
+        shown += times_lines(report)
     if report.simulation is not None:
         shown += simulation_lines(report.simulation)
     return shown

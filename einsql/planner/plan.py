@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -11,6 +12,7 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.engine.step import Arrays, GraphExecutor, Measure, Tick
+from einsql.kernels.runtime import compile_cache
 from einsql.optimizer import Optimized
 from einsql.planner.dependencies import Dependency
 from einsql.sql.parameters.runtime_inputs import NOTHING, Cut, ParameterUse, Shift, shifted, within
@@ -98,7 +100,11 @@ class Plan:
 
     def measure(self, inputs: Mapping[str, Fields], tick: Tick) -> Measure:
         """Runs the plan with its parts; measures it without them."""
-        return self.program.measured(self.complete(inputs, tick), tick)[1]
+        start, waited = time.perf_counter(), compile_cache.waited()
+        measure = self.program.measured(self.complete(inputs, tick), tick)[1]
+        measure.wall = time.perf_counter() - start
+        measure.compiling = compile_cache.waited() - waited
+        return measure
 
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
         """Returns the inputs together with the results of the parts."""

@@ -86,6 +86,8 @@ class QueryBinder:
     """Callback for parts of the statement's own WITH that change a tensor; None refuses them."""
     changing: set[str] = field(default_factory=set)
     """The lower-case names of these parts."""
+    part: str = "SELECT"
+    """The part of the statement's WITH that is being bound, or SELECT for the rest."""
     row_limits: RowLimits = field(init=False, default_factory=dict)
     """The rows of SELECTs that their reader selects."""
     macros: MacroExpander = field(init=False)
@@ -99,6 +101,14 @@ class QueryBinder:
         self.macros = MacroExpander(self.catalog.macro)
         self.windows = Windows(self.parameters)
         self.tile_queries = TileQueries(self.catalog, self.macros)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The part of the statement that is being bound, as in `EinSum.origins`."""
+        if not self.active:
+            return (self.part,)
+        kind, name = self.active[0].split(" ", 1)
+        return (name if kind == "view" else f"{name} in {self.part}",)
 
     def bind(self, query: exp.Expr) -> Relation:
         """Binds a query to a relation of elements.
@@ -172,7 +182,7 @@ class QueryBinder:
                 names.add(name.lower())
                 if name.lower() not in read:
                     continue
-                relation = self.bind_any(cte.this)
+                relation = self._bind_part(name, cte.this)
                 if isinstance(relation, Relation):
                     self.ctes[-1][name.lower()] = renamed(relation, cte)
                 else:
@@ -180,6 +190,16 @@ class QueryBinder:
             return run()
         finally:
             self.ctes.pop()
+
+    def _bind_part(self, name: str, query: exp.Expr) -> Relation | TileRelation:
+        """Binds a part of WITH; parts of the statement's own WITH are named in EXPLAIN."""
+        if self.active or len(self.ctes) > 1:
+            return self.bind_any(query)
+        before, self.part = self.part, name
+        try:
+            return self.bind_any(query)
+        finally:
+            self.part = before
 
     def _changed(self, cte: exp.CTE) -> None:
         if self.change is None or len(self.ctes) > 1:

@@ -37,6 +37,8 @@ def node_details(node: OperationReport, report: GraphReport, readers: Sequence[s
         parts += [_labels(node), _operands(node, report), _tiles(node)]
     else:
         parts.append(_operands(node, report))
+    if node.origins:
+        parts.append(f"<p>Computes {escape(', '.join(node.origins))}.</p>")
     if node.reasons:
         parts.append(f"<p>{'<br>'.join(map(escape, node.reasons))}</p>")
     parts += [_costs(node, report.sites > 1), _readers(readers)]

@@ -8,7 +8,7 @@ from importlib.resources import files
 from einsql.core.units import duration, quantity
 from einsql.explain.drawing.details import input_details, link, node_details, repeat_details, table
 from einsql.explain.drawing.figure import BoxKind, Figure, figure_of, folded
-from einsql.explain.drawing.sites import simulated, sites
+from einsql.explain.drawing.sites import simulated, sites, times
 from einsql.explain.drawing.svg import draw
 from einsql.explain.report import GraphReport
 from einsql.explain.text import lines
@@ -32,6 +32,7 @@ def page(report: GraphReport) -> str:
         f'<div class="hint">{_hint(report)}</div>',
         *_sections(report, figure, short),
         "</aside></main>",
+        times(report),
         simulated(report),
         sites(report),
         _operations(report),

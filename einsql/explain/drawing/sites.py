@@ -1,8 +1,9 @@
-"""The work of sites and nodes in the HTML page of a plan: bars, and a simulation over time."""
+"""The times of steps, and the work of sites and nodes, in the HTML page of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import escape
 from itertools import groupby
 from typing import Any
 
@@ -10,6 +11,7 @@ from einsql.core.units import duration, quantity
 from einsql.explain.operations import CourseReport
 from einsql.explain.plain import plain_attributes
 from einsql.explain.report import GraphReport
+from einsql.explain.times import time_rows
 
 _ROW = 14
 """The height of a node's row in the chart of activity over time, in pixels."""
@@ -20,8 +22,26 @@ _COURSE = (("computing", "computing"), ("communicating", "moving"))
 _SECONDS = ("seconds", "computing", "communicating", "waiting")
 
 
+def times(report: GraphReport) -> str:
+    """Returns the share of each step with the parts of the statement that it computes."""
+    rows = [
+        f"<tr><td>{escape(row.name)}</td><td>{duration(row.seconds)}</td><td>{row.share:.1%}</td>"
+        f'<td><i style="width:{100 * row.share:.1f}%"></i></td><td>{escape(row.origins)}</td></tr>'
+        for row in time_rows(report)
+    ]
+    if not rows:
+        return ""
+    run = report.run
+    title = "Time by steps, predicted" if run is None else f"Time by steps: {duration(run.seconds)}"
+    if run is not None and run.compiling >= 0.5e-6:
+        title += f", of which {duration(run.compiling)} waiting for the compiler"
+    return _block(title, f'<div class="wide"><table class="times">{"".join(rows)}</table></div>')
+
+
 def sites(report: GraphReport) -> str:
-    """Returns bars for the work of each site."""
+    """Returns bars for the work of each site; "" for one site."""
+    if report.sites == 1:
+        return ""
     rows = [plain_attributes(site) for site in report.per_site]
     return _block("Sites", _charts(rows, "site")) if rows else ""
 

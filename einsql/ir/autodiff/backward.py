@@ -30,6 +30,7 @@ from einsql.ir.einsum.graph import (
     Const,
     EinSum,
     Expr,
+    Input,
     Node,
     Operand,
     Output,
@@ -144,7 +145,9 @@ class Backward:
             guard = Value(len(operands), PRESENT, DType.BOOLEAN)
             operands.append(Operand(source, labels))
             outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
-        return EinSum(axes, tuple(operands), guard, labels, tuple(outputs))
+        of = source.name if isinstance(source, Input) else " and ".join(source.origins)
+        origins = (f"gradient by {of}",)
+        return EinSum(axes, tuple(operands), guard, labels, tuple(outputs), origins=origins)
 
     # ---- adjoints of fields
 

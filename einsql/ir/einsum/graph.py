@@ -245,6 +245,8 @@ class EinSum(_Derived):
             the result.
         grid: The requested grid of all sites, the slowest axis first; empty if placement is free.
             It does not change the result.
+        origins: The parts of the statement that it computes, such as "softmax in p", for EXPLAIN;
+            empty for a node of its reader's part.
     """
 
     axes: tuple[Axis, ...]
@@ -254,6 +256,7 @@ class EinSum(_Derived):
     outputs: tuple[Output, ...]
     hint: tuple[tuple[str, int], ...] = ()
     grid: tuple[GridAxis, ...] = ()
+    origins: tuple[str, ...] = ()
 
     @property
     def schema(self) -> Schema:

@@ -14,6 +14,7 @@ import platform
 import shutil
 import tempfile
 import threading
+import time
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,6 +68,8 @@ _compilations: dict[str, Compilation] = {}
 """Kernels that are being compiled, or do not compile, by source."""
 _given = 0
 """Kernels that this process has given to the compiler."""
+_waited = 0.0
+"""Seconds for which calls of `load` have waited for the compiler."""
 _temporaries: set[Path] = set()
 """Temporary directories that this process has created without a private directory."""
 _directories: dict[tuple[Path, int], Path | None] = {}
@@ -188,6 +191,7 @@ def load(source: str, tick: Tick | None = None) -> Kernel:
         InternalError: The source does not compile.
         NotCompiledError: It is being compiled, within `WithoutWaiting`.
     """
+    global _waited
     kernel = _loaded.get(source)
     if kernel is not None:
         return kernel
@@ -197,9 +201,14 @@ def load(source: str, tick: Tick | None = None) -> Kernel:
     assert compilation is not None
     if not compilation.over.is_set() and _thread.raises:
         raise NotCompiledError(compilation)
-    while not compilation.over.wait(_PATIENCE):
-        if tick is not None:
-            tick(0.0)
+    start = time.perf_counter()
+    try:
+        while not compilation.over.wait(_PATIENCE):
+            if tick is not None:
+                tick(0.0)
+    finally:
+        with _lock:
+            _waited += time.perf_counter() - start
     return _linked(source, compilation)
 
 
@@ -235,6 +244,11 @@ def _linked(source: str, compilation: Compilation) -> Kernel:
 def compilations() -> int:
     """The number of kernels that this process has given to the compiler."""
     return _given
+
+
+def waited() -> float:
+    """The seconds for which statements of this process have waited for the compiler."""
+    return _waited
 
 
 def directory() -> Path | None:

@@ -89,7 +89,9 @@ def compose(node: EinSum, n: int) -> EinSum | None:
     axes = (*inner.derived(), *over.axes)
     hint = hint_over((*node.hint, *inner.hint), {a.label for a in axes})
     guard = conj(*exists, over.guard)
-    return in_order(EinSum(axes, inner.operands, guard, node.keys, outputs, hint, node.grid))
+    origins = tuple(dict.fromkeys((*producer.origins, *node.origins)))
+    inlined = EinSum(axes, inner.operands, guard, node.keys, outputs, hint, node.grid, origins)
+    return in_order(inlined)
 
 
 def _fields(producer: EinSum, exists: bool) -> dict[str, Expr] | None:

@@ -160,6 +160,10 @@ class Binder(Protocol):
     """True if an EINSUM of the statement leaves its sum unreduced."""
 
     @property
+    def origins(self) -> tuple[str, ...]:
+        """The part of the statement that is being bound, as in `EinSum.origins`."""
+
+    @property
     def catalog(self) -> Catalog:
         """The catalog outside of the statement."""
 

@@ -64,6 +64,8 @@ class Domain:
     """The conditions of these bounds that remain in the guard."""
     ranges: Ranges | None = None
     """The ranges of the inputs' values; None if definitions are proven without them."""
+    origins: tuple[str, ...] = ()
+    """The part of the statement, as in `EinSum.origins`."""
 
     @property
     def parameters(self) -> BoundParameters:
@@ -345,6 +347,7 @@ class Domain:
             edges=dict(self.edges),
             settled=set(self.settled),
             ranges=self.ranges,
+            origins=self.origins,
         )
 
     def node(
@@ -375,7 +378,7 @@ class Domain:
             for o in outputs
         )
         hint = tuple((n, parts) for n, parts in self.hint.items() if n in self.axes)
-        node = EinSum(axes, operands, guard, tuple(keys), changed, hint)
+        node = EinSum(axes, operands, guard, tuple(keys), changed, hint, origins=self.origins)
         if not self.edges:
             return self.parameters.lowered(node)
         windows = {n: w for n in order if (w := self.window_of(n)) is not None}

@@ -88,7 +88,9 @@ class SelectBinder:
         self.query = query
         self.parent = parent
         self.scope: Scope = Scope()
-        self.domain = Domain(windows=query.windows, ranges=query.catalog.ranges)
+        self.domain = Domain(
+            windows=query.windows, ranges=query.catalog.ranges, origins=query.origins
+        )
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
         self.parameters = query.parameters
@@ -222,6 +224,7 @@ class SelectBinder:
             hint=hint,
             windows=self.domain.windows,
             edges={k: self.domain.edges_of(k) for k in keys},
+            origins=self.domain.origins,
         )
         if aggregation.grouped or aggregation.outputs:
             first, *later = aggregation.finish()
