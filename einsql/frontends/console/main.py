@@ -29,6 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The arguments of the command; by default those of `sys.argv`.
     """
+    words = sys.argv[1:] if arguments is None else arguments
+    if list(words) == ["doctor"]:
+        from einsql.frontends.console.doctor import doctor  # runs checks of every part
+
+        return doctor(sys.stdout)
     world = launched()
     if world is None:
         return _console(arguments)
@@ -157,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="einsql [OPTION]... [DATABASE]",
         description="SQL over tensors. Without -c or -f, statements come from the standard "
         "input, or from a prompt on a terminal.",
+        epilog="`einsql doctor` shows the versions and libraries in use, and checks them.",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -273,3 +273,18 @@ sys.exit(main(["-c", "SELECT 1; SELECT 2"]))
         except subprocess.TimeoutExpired:
             continue
     assert (process.returncode, out, err) == (130, "", "Interrupted\n")
+
+
+def test_doctor_shows_what_is_used_and_finds_a_fault(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "einsql", "doctor"], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"EINSQL_BLAS": "fast", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (1, "")
+    assert lines[0] == "System"
+    assert lines[-1] == "1 fault"
+    assert any(f"einsql          {einsql.__version__}" in line for line in lines)
+    assert any(line.startswith("  kernel") and "right" in line for line in lines)
+    fault = lines.index("  FAULT: The environment's EINSQL_BLAS cannot be fast")
+    assert lines[fault + 1] == "         Values are auto, numpy, mkl."
