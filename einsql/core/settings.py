@@ -30,6 +30,7 @@ class Settings:
         memory_limit: Most bytes of memory that a statement allocates; None for no limit.
         temp_directory: The directory for spilled data; None for the default, "" to not spill.
         max_temp_directory_size: Most spilled bytes; None for nearly all free disk space.
+        python_enable_replacements: Whether FROM may name the caller's Python variables.
         plan: The plan file with cuts for several sites; None for none.
     """
 
@@ -38,6 +39,7 @@ class Settings:
     jit: str = field(default_factory=lambda: _default("jit", "auto"))
     disabled_rules: frozenset[str] = frozenset()
     enable_external_access: bool = True
+    python_enable_replacements: bool = True
     sites: int = 1
     mesh: tuple[tuple[str, int], ...] = ()
     strategy: str = "eindecomp"
@@ -51,6 +53,11 @@ class Settings:
     max_temp_directory_size: int | None = None
     machine: Machine = field(default_factory=Machine)
     plan: PlanText | None = None
+
+    @property
+    def reads_variables(self) -> bool:
+        """Whether FROM finds the caller's Python variables."""
+        return self.enable_external_access and self.python_enable_replacements
 
     @property
     def mesh_in_force(self) -> tuple[tuple[str, int], ...]:
@@ -106,6 +113,7 @@ SETTINGS = (
     *_CHOICES,
     "disabled_rules",
     "enable_external_access",
+    "python_enable_replacements",
     "sites",
     "mesh",
     "strategy",
@@ -161,10 +169,10 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         if not settings.enable_external_access:
             raise OperationalError(f"'{value}' is not opened: enable_external_access is off")
         return replace(settings, plan=PlanText.at(value))
+    if name == "python_enable_replacements":
+        return replace(settings, python_enable_replacements=_flag(name, value))
     if name == "enable_external_access":
-        if value.lower() not in ("true", "false", "on", "off", "1", "0"):
-            raise ProgrammingError(f"{name} is true or false, not {value}")
-        on = value.lower() in ("true", "on", "1")
+        on = _flag(name, value)
         if on and not settings.enable_external_access:
             raise ProgrammingError("enable_external_access cannot be turned on again")
         return replace(settings, enable_external_access=on)
@@ -176,6 +184,12 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     raise ProgrammingError(
         f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "settings")
     )
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false", "on", "off", "1", "0"):
+        raise ProgrammingError(f"{name} is true or false, not {value}")
+    return value.lower() in ("true", "on", "1")
 
 
 def points(mesh: Sequence[tuple[str, int]]) -> int:

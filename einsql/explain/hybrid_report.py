@@ -89,7 +89,7 @@ def hybrid_report(ctx: Context, asked: Explain, refusal: Error) -> HybridReport:
 def _reason(ctx: Context, refusal: Error) -> str:
     """Returns the reason why einsql alone cannot run the statement."""
     named = refusal.reason.split('"')[1::2]
-    if isinstance(refusal, UnknownHere) and named and ctx.duck.has(named[0]):
+    if isinstance(refusal, UnknownHere) and named and ctx.has_table(named[0]):
         return f"{named[0]} is a table"
     return refusal.reason
 

@@ -87,8 +87,9 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
     try:
         with ctx.store.snapshot(makes) if makes or word in _READING else nullcontext():
             hybrid = hybrid_plan.split_duckdb_statement(ctx, sql)
-            if _defines_view(structure) and (hybrid.parts.fragments or hybrid.parts.relations):
-                raise refusal  # DuckDB could not resolve the tensors when it reads the view
+            reads_ours = hybrid.parts.fragments or hybrid.parts.relations or ctx.shown
+            if _defines_view(structure) and reads_ours:
+                raise refusal  # DuckDB could not resolve the names when it reads the view
             table = hybrid_plan.run(ctx, hybrid)
     finally:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
@@ -207,6 +208,12 @@ def _check_prepared(ctx: Context, structure: Structure, sql: str) -> None:
     if first is None or first >= len(structure.tokens):
         return
     hybrid = hybrid_plan.split_duckdb_statement(ctx, sql[structure.tokens[first].start :])
+    if ctx.shown:
+        raise NotSupportedError(
+            f'PREPARE would keep a statement on "{ctx.shown[0]}", a variable of Python',
+            hint="Run the statement itself: execute(sql, parameters) keeps its plan.",
+            position=0,
+        )
     if hybrid.parts.fragments or hybrid.parts.relations or hybrid.defined:
         raise NotSupportedError(
             "PREPARE would keep tensors, views and macros of einsql's as they are now",

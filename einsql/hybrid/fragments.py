@@ -108,7 +108,7 @@ class FragmentRunner:
         binder.notices = []
         self.tables.outside.clear()
         names = (t.name for t in sources(tree) if isinstance(t.this, exp.Identifier))
-        table = next(filter(self.ctx.duck.has, names), None)
+        table = next(filter(self.ctx.has_table, names), None)
         if is_ours and table is not None and self.ctx.target is ExecutionTarget.SITES:
             return NotSupportedError(
                 f"{table} is a table, which one site reads",
@@ -265,7 +265,7 @@ def bound_over_tables(
         alone = ctx.target is not ExecutionTarget.SITES
         if not alone or ctx.settings.fallback == "off" or tree.args.get("with_") is None:
             raise
-    tables = Tables(ctx.duck, ctx.tick, _named(ctx, tree), keeps=False)
+    tables = Tables(ctx.duck, ctx.has_table, ctx.tick, _named(ctx, tree), keeps=False)
     try:
         return bind(partial(query_binder, ctx, tables=tables))
     except UnknownHere as error:

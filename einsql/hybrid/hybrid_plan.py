@@ -80,6 +80,8 @@ class Hybrid:
     version: int = -1
     tables: object = None
     """`Database.tables` when the statement was split."""
+    variables: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """The columns of the caller's tables that the statement read, by lower-case name."""
     is_whole: bool = False
     """Whether the statement is exactly one fragment, so that DuckDB is not needed."""
 
@@ -158,7 +160,7 @@ def split_duckdb_statement(ctx: Context, sql: str) -> Hybrid:
 
 def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
     has_gradient = _GRADIENT.search(sql) is not None
-    runner = FragmentRunner(ctx, Tables(ctx.duck, ctx.tick), has_gradient)
+    runner = FragmentRunner(ctx, Tables(ctx.duck, ctx.has_table, ctx.tick), has_gradient)
     parts = Parts(
         bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts, runner),
         kind=lambda name: _kind(ctx, name),
@@ -225,6 +227,7 @@ def _kind(ctx: Context, name: str) -> str | None:
         return existing.kind
     if existing is not None or ctx.array_named(name) is not None:
         return "tensor"
+    ctx.show_table(name)  # DuckDB reads it by its name
     return None
 
 
@@ -321,6 +324,7 @@ def answer(ctx: Context, hybrid: Hybrid) -> Rows:
             return rows
         hybrid.is_whole = False  # rows without keys are returned as a table
     table = run(ctx, hybrid)
+    hybrid.variables = {name: ctx.duck.columns(name) for name in ctx.shown}
     return Rows(table, table.description)
 
 
@@ -332,6 +336,9 @@ def answer_again(ctx: Context, hybrid: Hybrid) -> Rows | None:
     """
     if (hybrid.tables, hybrid.version) != (ctx.store.database.tables, ctx.store.version):
         return None
+    for name, columns in hybrid.variables.items():
+        if not ctx.show_table(name) or ctx.duck.columns(name) != columns:
+            return None
     inputs = hybrid.runner.current()
     if inputs is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,8 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         if low not in seen:
             seen.add(low)
             read(existing)
-            defined.append(("VIEW", existing.name, within(lambda: _view(existing, parts))))
+            with ctx.scope.hidden() if ctx.is_stored_view(low) else nullcontext():
+                defined.append(("VIEW", existing.name, within(lambda: _view(existing, parts))))
 
     def macro(low: str) -> None:
         existing, name = ctx.store.get(macro_key(low)), macro_key(low)

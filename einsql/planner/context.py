@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field, replace
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ from einsql.engine.cancellation import Progress
 from einsql.errors import Error, RanksLost
 from einsql.planner.plan_cache import PlanCache
 from einsql.planner.target import ExecutionTarget, target_of
-from einsql.storage.host_arrays import array_in_scope
+from einsql.storage.host_arrays import array_in_scope, in_scope, is_table
 from einsql.storage.memory import Memory
+from einsql.storage.objects import Definition, Tensor
 from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
@@ -27,10 +29,11 @@ if TYPE_CHECKING:
 class CallerScope:
     """The variables of the Python function that runs a statement."""
 
-    __slots__ = ("_frame",)
+    __slots__ = ("_frame", "_is_hidden")
 
     def __init__(self) -> None:
         self._frame: FrameType | None = None
+        self._is_hidden = False
 
     def enter(self, frame: FrameType) -> FrameType | None:
         """Makes the variables of a frame visible to FROM.
@@ -51,14 +54,32 @@ class CallerScope:
         """The frame whose variables FROM may name."""
         return self._frame
 
-    def array(self, name: str, external: bool) -> object | None:
+    def array(self, name: str, readable: bool) -> object | None:
         """Returns the array of a variable, or None.
 
         Args:
             name: The variable's name in FROM.
-            external: Whether external access is on.
+            readable: Whether settings allow to read variables.
         """
-        return array_in_scope(self._frame, name) if external else None
+        return array_in_scope(self._frame, name) if readable and not self._is_hidden else None
+
+    def find(self, name: str) -> object | None:
+        """Returns the array or table of a variable, also of one that is hidden."""
+        return in_scope(self._frame, name)
+
+    def table(self, name: str) -> object | None:
+        """Returns the DataFrame or Arrow table of a variable, or None."""
+        variable = None if self._is_hidden else self.find(name)
+        return variable if is_table(variable) else None
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Hides all variables within the context, in which a stored definition is read."""
+        before, self._is_hidden = self._is_hidden, True
+        try:
+            yield
+        finally:
+            self._is_hidden = before
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -76,6 +97,7 @@ class Context:
         notices: Messages of successful statements; the console prints and clears them.
         progress: Reports progress and checks for cancellation.
         scope: The caller's variables.
+        shown: The views in DuckDB of the caller's tables that the statement reads, by name.
         plans: Prepared statements that may run again.
         lock: The lock of the running statement; a connection runs one at a time.
     """
@@ -89,6 +111,7 @@ class Context:
     progress: Progress = field(default_factory=Progress)
     scope: CallerScope = field(default_factory=CallerScope)
     plans: PlanCache = field(default_factory=PlanCache)
+    shown: list[str] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -121,13 +144,62 @@ class Context:
         self.duck.asked = True
 
     def in_scope(self, name: str) -> object | None:
-        """Returns an array among the caller's variables; None while external access is off."""
-        return self.scope.array(name, self.settings.enable_external_access)
+        """Returns an array among the caller's variables; None if settings exclude them."""
+        return self.scope.array(name, self.settings.reads_variables)
 
     def array_named(self, name: str) -> object | None:
         """Returns an array among the caller's variables, unless DuckDB has a table of that name."""
         array = self.in_scope(name)
-        return None if array is not None and self.duck.has(name) else array
+        if array is not None and self.duck.has(name):
+            self.note_hidden(name)
+            return None
+        return array
+
+    def is_stored_view(self, name: str) -> bool:
+        """True for a view in a database file, whose later readers have other variables."""
+        view = self.store.get(name)
+        is_lasting = isinstance(view, Definition) and not view.temporary
+        return is_lasting and self.store.database.path is not None
+
+    def note_hidden(self, name: str) -> None:
+        """Adds a notice if a stored object hides a variable of its name."""
+        stored = self.store.get(name)
+        is_ours = isinstance(stored, Tensor) and stored.borrowed
+        if is_ours or not self.settings.reads_variables or self.scope.find(name) is None:
+            return
+        notice = f'"{name}" is read from the database, which hides the variable of this name'
+        if notice not in self.notices:
+            self.notices.append(notice)
+
+    def has_table(self, name: str) -> bool:
+        """True if DuckDB has a table or view of the name, or the caller a table."""
+        return self.duck.has(name) or self.show_table(name)
+
+    def show_table(self, name: str) -> bool:
+        """Shows a table among the caller's variables to DuckDB until the statement ends.
+
+        Returns:
+            True if the name refers to such a table.
+
+        Raises:
+            InterfaceError: DuckDB cannot read the table.
+        """
+        if name.lower() in self.shown:
+            return True
+        rows = self.scope.table(name) if self.settings.reads_variables else None
+        if rows is None or self.store.get(name) is not None:
+            return False
+        if self.duck.has(name):
+            self.note_hidden(name)
+            return False
+        self.duck.show(name, rows)
+        self.shown.append(name.lower())
+        return True
+
+    def hide_tables(self, before: int) -> None:
+        """Removes the views of the caller's tables, except the first ones."""
+        while len(self.shown) > before:
+            self.duck.hide(self.shown.pop())
 
     def change_settings(self, settings: Settings) -> None:
         """Replaces the session's settings and drops the plans for the old settings.

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from weakref import ReferenceType, ref
 
 from sqlglot import exp
 
@@ -19,6 +20,7 @@ from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
 from einsql.ir.einsum.graph_rewriting import apart
 from einsql.planner.compile import compiled
 from einsql.planner.context import Context
+from einsql.planner.dependencies import TensorDependency
 from einsql.planner.outcome import Rows
 from einsql.planner.plan import Plan, PlanTemplate, inputs_fit, rebind_inputs
 from einsql.planner.plan_cache import Template
@@ -100,17 +102,26 @@ def query_binder(
     catalog = BinderCatalog(
         store=ctx.store,
         settings=ctx.settings,
-        in_scope=ctx.array_named,
+        in_scope=ctx.array_named,  # replaced below, as it depends on the binder
         tick=ctx.tick,
         given=parameters,
         cluster=ctx.cluster,
         memory=ctx.memory,
-        has_table=ctx.duck.has,
+        has_table=ctx.has_table,
         fields=fields,
         recorder=Recorder() if unknowns else None,
         **more,
     )
-    return QueryBinder(catalog, parameters, ctx.notices, foreign=foreign)
+    binder = QueryBinder(catalog, parameters, ctx.notices, foreign=foreign)
+    catalog.in_scope = partial(_variable, ctx, ref(binder))  # no cycle
+    return binder
+
+
+def _variable(ctx: Context, binder: ReferenceType[QueryBinder], name: str) -> object | None:
+    """Returns an array among the caller's variables, which no stored view reads."""
+    reader = binder()
+    views = (active.removeprefix("view ") for active in (reader.active if reader else ()))
+    return None if any(map(ctx.is_stored_view, views)) else ctx.array_named(name)
 
 
 def bind_again(ctx: Context, tree: exp.Expr) -> Bound:
@@ -157,7 +168,11 @@ def bind_query(
         return relation
 
     make = partial(query_binder, ctx, foreign=foreign, unknowns=unknowns)
-    return Bound(*bind_late(make, bind, ctx.notices))
+    bound = Bound(*bind_late(make, bind, ctx.notices))
+    for dependency in bound.catalog.dependencies:
+        if isinstance(dependency, TensorDependency):
+            ctx.note_hidden(dependency.tensor)
+    return bound
 
 
 def bind_late(

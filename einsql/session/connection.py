@@ -408,7 +408,7 @@ class Connection(Lifetime):
         ctx = self.context
         with ctx.lock, boundary, Statement():
             check, values = ctx.progress.begin(), ctx.parameters
-            scope, caller = ctx.scope, ctx.scope.enter(frame)
+            scope, caller, shown = ctx.scope, ctx.scope.enter(frame), len(ctx.shown)
             try:
                 with _NOTHING if ctx.cluster is None else watched(check):
                     self.check_open()  # another thread may have closed the connection
@@ -417,6 +417,8 @@ class Connection(Lifetime):
             finally:
                 ctx.parameters = values
                 scope.leave(caller)
+                if ctx.shown:
+                    ctx.hide_tables(shown)
 
     def fetching(self) -> AbstractContextManager[None]:
         """Context of a fetch, in which `interrupt` cancels reads from ranks by this thread."""

@@ -16,28 +16,23 @@ import numpy as np
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import DType
 from einsql.errors import DataError, InterfaceError, ProgrammingError
-from einsql.planner.outcome import Changed, Outcome, Rows
+from einsql.planner.outcome import Changed, Description, Outcome, Rows
+from einsql.session.fetched import Fetched
 from einsql.session.script import run_script
 from einsql.sql.parameters.values import refuse_names, values_by_name
 from einsql.storage.error_boundary import boundary
-from einsql.storage.results import stored_elements
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     import decimal
     import uuid
 
-    import pyarrow as pa
-
     from einsql.planner.context import Context
     from einsql.planner.outcome import Results
-    from einsql.storage.results import tile_batches
-else:  # loaded for parameters, and for results as tiles
+else:  # loaded for parameters
     decimal, uuid = LazyModule("decimal"), LazyModule("uuid")
-    tile_batches = LazyModule("einsql.storage.results.tile_batches")
 
 Parameters = Sequence[object] | Mapping[str, object] | None
-Description = tuple[tuple[Any, ...], ...] | None
 
 
 def given_values(sql: object, parameters: object) -> tuple[object, ...]:
@@ -127,8 +122,6 @@ def _parameter_types() -> tuple[type, ...]:
     return (*numbers, str, bytes, bytearray, date, time, timedelta, uuid.UUID, list, tuple, dict)
 
 
-_FORMATS = ("csr", "csc", "coo", "bsr", "dia", "dok", "lil")
-"""SciPy's formats of sparse matrices."""
 PYTHON_WIDTH = 40
 """Bytes of a number as a Python object, and of its place in a row."""
 
@@ -170,12 +163,11 @@ class Session(Protocol):
         """Context of a fetch, in which `interrupt` cancels reads from ranks."""
 
 
-class Cursor:
+class Cursor(Fetched):
     """Runs statements and returns their results.
 
     Attributes:
         arraysize: The default number of rows of `fetchmany`.
-        description: One 7-tuple (name, type, None, …) per column; None without a result.
     """
 
     def __init__(self, connection: Session) -> None:
@@ -185,7 +177,7 @@ class Cursor:
         self._clear()
 
     def _clear(self) -> None:
-        self.description: Description = None
+        self._description: Description | None = None
         self._changes = -1
         self._result: Results | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
@@ -193,12 +185,12 @@ class Cursor:
 
     def _show(self, outcome: Outcome) -> None:
         if isinstance(outcome, Rows):
-            self._result, self.description = outcome.result, outcome.description
+            self._result, self._description = outcome.result, outcome.description
         elif isinstance(outcome, Changed):
             self._changes = outcome.count
         else:
             listing = outcome.result()
-            self._result, self.description = listing, listing.description
+            self._result, self._description = listing, listing.description
 
     def _run(self, sql: str, parameters: Parameters, frame: FrameType) -> None:
         """Runs a text and shows its outcome; if a loop fails, the rows of its completed steps."""
@@ -214,6 +206,11 @@ class Cursor:
         self._show(outcome)
 
     # ---- PEP 249
+
+    @property
+    def description(self) -> Description | None:
+        """One 7-tuple (name, type, None, …) per column; None without a result."""
+        return self._description
 
     @property
     def connection(self) -> Session:
@@ -309,147 +306,15 @@ class Cursor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # ---- tensors and tables
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """The lower bound of each key column, in SELECT order."""
-        return self._tensor().origin
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """The extents of the key columns in SELECT order; None without a tensor result."""
-        if self._result is None:
-            return None
-        if not isinstance(self._result, Result):
-            return self._result.shape
-        if self._result.hidden:
-            return None
-        extents = {k.name: k.extent for k in self._result.schema.keys}
-        return tuple(extents[c.key] for c in self._result.columns if c.key is not None)
-
-    @property
-    def key_names(self) -> tuple[str, ...] | None:
-        """The names of the key columns in SELECT order; None without a tensor result."""
-        return None if self.shape is None else self._tensor().key_names
-
-    def fetch_numpy(self, *, fill: Any = None) -> Any:
-        """Returns the result as an array, or as a dict of arrays for several value columns.
-
-        Args:
-            fill: The value of absent keys and NULLs; without it they are an error.
-
-        Returns:
-            The axes are the key columns in SELECT order over their static `[lo, hi)`; `origin`
-            is lo. A result of one tile is not copied. The array is read-only if it shares a
-            tensor's storage.
-
-        Raises:
-            InterfaceError: Keys are absent or not selected, or there is no result.
-        """
-        with boundary:
-            tensor = self._tensor()
-            with self._connection.fetching():
-                return tensor.numpy(fill)
-
-    def fetch_scipy(self, form: str = "csr") -> Any:
-        """Returns the result as a SciPy sparse array, or a dict of arrays by value column.
-
-        Args:
-            form: The format: "csr", "csc", "coo" or another one of SciPy's.
-
-        Returns:
-            A matrix over the static bounds of the two keys in SELECT order; `origin` has the
-            lower bounds. The present rows are its stored elements, zeros included.
-
-        Raises:
-            InterfaceError: The result has not two keys, a value is NULL, or SciPy lacks the format.
-        """
-        if form not in _FORMATS:
-            raise InterfaceError(
-                f"fetch_scipy has no format {form!r}", hint=f"Formats are {', '.join(_FORMATS)}."
-            )
-        with boundary:
-            tensor = self._tensor()
-            if not isinstance(tensor, Result):
-                raise InterfaceError(
-                    "The result has no keys of elements", hint="fetch_arrow_table returns its rows."
-                )
-            with self._connection.fetching():
-                return stored_elements.scipy_matrices(tensor, form)
-
-    def fetch_tiles(self) -> pa.RecordBatchReader:
-        """Returns the result as Arrow record batches of tiles, a batch for each tile.
-
-        Returns:
-            A tile has the first value and the exclusive end of each key (`i` and `.end.i`), and
-            the elements of each value column in C order: a fixed-shape tensor, or a list if tiles
-            differ in shape. `.present` has the flags of keys if some are absent. Contiguous
-            arrays, as those of stored tensors, are not copied.
-
-        Raises:
-            InterfaceError: The result has rows of DuckDB or of tiles, keys that are not selected,
-                LIST columns or NULLs.
-        """
-        with boundary:
-            tensor = self._tensor()
-            if not isinstance(tensor, Result):
-                raise InterfaceError(
-                    "The result has no keys of elements", hint="fetch_arrow_table returns its rows."
-                )
-            with self._connection.fetching():
-                return tile_batches.tile_reader(tensor)
-
-    def fetch_arrow_table(self) -> pa.Table:
-        """Returns the rows as an Arrow table, with one column for each SELECT item."""
-        with boundary:
-            tensor = self._tensor()
-            with self._connection.fetching():
-                return tensor.arrow()
-
-    def fetch_df(self) -> Any:
-        """Returns the rows as a pandas DataFrame; `df` and `fetchdf` are DuckDB's names.
-
-        Raises:
-            InterfaceError: pandas is not installed, or there is no result.
-        """
-        try:
-            import pandas  # noqa: F401 - pyarrow's own message is less clear
-        except ImportError as error:
-            raise InterfaceError(
-                "fetch_df needs pandas", hint="pip install pandas, or use fetch_arrow_table()."
-            ) from error
-        with boundary:
-            return self.fetch_arrow_table().to_pandas()
-
-    df = fetchdf = fetch_df
-
-    def pl(self) -> Any:
-        """Returns the rows as a polars DataFrame.
-
-        Raises:
-            InterfaceError: polars is not installed, or there is no result.
-        """
-        try:
-            import polars
-        except ImportError as error:
-            raise InterfaceError(
-                "pl needs polars", hint="pip install polars, or use fetch_arrow_table()."
-            ) from error
-        with boundary:
-            return polars.from_arrow(self.fetch_arrow_table())
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Returns the rows as an Arrow C stream, for polars, DuckDB and others."""
-        with boundary:
-            return self.fetch_arrow_table().__arrow_c_stream__(requested_schema)
-
     # ---- private
 
     def _open(self) -> None:
         if self._closed:
             raise InterfaceError("The cursor is closed")
         self._connection.check_open()
+
+    def _fetching(self) -> AbstractContextManager[None]:
+        return self._connection.fetching()
 
     def _tensor(self) -> Results:
         self._open()

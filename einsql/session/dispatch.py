@@ -198,7 +198,7 @@ def _copy(ctx: Context, statement: st.Copy, text: str) -> Outcome:
     form = options.get("FORMAT", "").lower()
     suffix = f".{form}" if form else files.suffix_of(statement.path)
     known = statement.query is not None or ctx.store.get(statement.name) is not None
-    if not known and ctx.settings.fallback == "on" and ctx.duck.has(statement.name):
+    if not known and ctx.settings.fallback == "on" and ctx.has_table(statement.name):
         if suffix in files.READABLE and suffix not in _TABLE_FILES:
             raise errors.NotSupportedError(
                 f"{statement.name} is a table, and {suffix} files hold tensors",

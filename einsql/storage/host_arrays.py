@@ -163,7 +163,13 @@ def as_numpy(value: Any) -> np.ndarray:
 
 
 def array_in_scope(frame: FrameType | None, name: str) -> object | None:
-    """An array of a name in the locals and globals of the code that called einsql.
+    """The array that FROM names, as `in_scope`; None if it is a table."""
+    variable = in_scope(frame, name)
+    return variable if is_array(variable) else None
+
+
+def in_scope(frame: FrameType | None, name: str) -> object | None:
+    """An array or a table of a name in the locals and globals of the code that called einsql.
 
     Args:
         frame: The start of the search; frames of einsql are skipped.
@@ -176,6 +182,6 @@ def array_in_scope(frame: FrameType | None, name: str) -> object | None:
     for names in (frame.f_locals, frame.f_globals):
         for candidate in (name, name.lower()):
             variable: object = names.get(candidate)
-            if is_array(variable):
+            if is_array(variable) or is_table(variable):
                 return variable
     return None

@@ -210,7 +210,7 @@ def test_numpy_files_cannot_hold_it(con: einsql.Connection, tmp_path: Path, suff
 
 
 def test_the_console_shows_the_fewest_digits() -> None:
-    from einsql.frontends.console.values import format_value
+    from einsql.storage.results.value_text import format_value
 
     bits = np.arange(0, 0x7F80, 7, dtype=np.uint16)
     for value in widen(bits).tolist():

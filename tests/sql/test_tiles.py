@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.frontends.console.values import format_cell, format_value
 from einsql.ir.functions import INTERNAL, SCALARS
 from einsql.ir.tra.interpreter import evaluate_blocks
 from einsql.planner.queries import query_binder
 from einsql.planner.tile_plan import TilePlan, scanned
 from einsql.sql.scope.relation import TileRelation
 from einsql.storage.objects import Tensor
+from einsql.storage.results.value_text import format_cell, format_value
 from tests.ir.test_tra import CORNERS, EXAMPLES, B, U
 from tests.support.plans import cached, tree_of
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.frontends.console import colours
 from einsql.frontends.console.picture import Picture
-from einsql.frontends.console.values import short
+from einsql.storage.results.value_text import short
 
 _HIGHEST, _LOWEST = 16, 4
 """The most and the least lines of a plot."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.frontends.console import colours
 from einsql.frontends.console.picture import Picture
-from einsql.frontends.console.values import short
+from einsql.storage.results.value_text import short
 
 _LARGEST = 8
 """The largest edge of a value's square, in dots."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from einsql.frontends.console.box import Row, cut
 from einsql.frontends.console.chart import draw_chart
 from einsql.frontends.console.picture import Picture
-from einsql.frontends.console.values import Column, columns_of, format_cell
+from einsql.storage.results.box import Row, cut
+from einsql.storage.results.value_text import Column, columns_of, format_cell
 
 _HIGH = 13
 """The height of the screen for the plot, in lines; the plot is a few lines lower."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import einsql
 from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
-from einsql.frontends.console.values import format_value
 from einsql.sql.parser.create.create_headers import Head, head_of
 from einsql.storage.objects import Damaged, Definition, Tensor, bare_name, damage_error, macro_key
+from einsql.storage.results.value_text import format_value
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from itertools import chain
 from typing import IO
 
 from einsql.frontends.console import colours
-from einsql.frontends.console.box import display_width
 from einsql.frontends.console.settings import CommandError, Settings
+from einsql.storage.results.box import display_width
 
 _SCROLLED = 50
 """Lines that are printed without a pager on any screen: enough for a table of 40 rows."""

@@ -10,8 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 from einsql.core.records import dataclass
-from einsql.frontends.console.box import Excerpt, Row, draw_box, draw_growing
-from einsql.frontends.console.values import ESCAPES, Column, format_cell, format_json, format_value
+from einsql.storage.results.box import Excerpt, Row, draw_box, draw_growing
+from einsql.storage.results.value_text import (
+    ESCAPES,
+    Column,
+    format_cell,
+    format_json,
+    format_value,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 import einsql
 from einsql.errors import Error, InterruptedError
 from einsql.frontends.console import colours
-from einsql.frontends.console.box import Row
 from einsql.frontends.console.commands import run_command
 from einsql.frontends.console.loops import Arrivals
 from einsql.frontends.console.output import Output
 from einsql.frontends.console.render import GROWING, Style, render
 from einsql.frontends.console.settings import Bail, CommandError, Database, Leave, Settings
-from einsql.frontends.console.values import columns_of
 from einsql.frontends.console.work import Worker
+from einsql.storage.results.box import Row
+from einsql.storage.results.value_text import columns_of
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster

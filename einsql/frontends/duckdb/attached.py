@@ -323,12 +323,12 @@ class AttachedScope(CallerScope):
         super().leave(before)
         self._read = {}
 
-    def array(self, name: str, external: bool) -> object | None:
+    def array(self, name: str, readable: bool) -> object | None:
         """A table of the user's database, or an array of the caller's variables."""
         if name not in self._read:
             self._read[name] = self._table(name, self.frame)
         table = self._read[name]
-        return super().array(name, external) if table is None else table
+        return super().array(name, readable) if table is None else table
 
 
 class Session(Connection):

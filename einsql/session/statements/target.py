@@ -31,13 +31,18 @@ def writable(ctx: Context, target: Target) -> Tensor:
     """Returns the tensor of a statement's target.
 
     Raises:
-        ProgrammingError: The tensor does not exist, or is the caller's array.
+        ProgrammingError: The tensor does not exist, or is the caller's array or table.
     """
     try:
         if ctx.store.get(target.name) is None and ctx.in_scope(target.name) is not None:
             raise ProgrammingError(
                 f'"{target.name}" is an array of the caller and cannot be changed',
                 hint="CREATE TENSOR … AS SELECT copies it.",
+            )
+        if ctx.show_table(target.name):
+            raise ProgrammingError(
+                f'"{target.name}" is a table among the variables of Python and cannot be changed',
+                hint="CREATE TABLE … AS FROM copies it.",
             )
         return ctx.store.writable(target.name)
     except Error as error:

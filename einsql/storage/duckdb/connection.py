@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from einsql.core import forks
 from einsql.core.lazy_module import LazyModule
 from einsql.core.settings import Settings
-from einsql.errors import Error, OperationalError, ProgrammingError
+from einsql.errors import Error, InterfaceError, OperationalError, ProgrammingError
 from einsql.storage.duckdb.failures import is_invalidated, translate, translated
 from einsql.storage.duckdb.guarded_connection import Access, GuardedConnection
 from einsql.storage.duckdb.profiling import Profiling
@@ -27,6 +27,14 @@ else:  # loaded when DuckDB is opened
     _forwarded = LazyModule("einsql.storage.duckdb.forwarded_settings")
 
 T = TypeVar("T")
+
+
+def readable(rows: Any) -> object:
+    """A table of Python in a form that DuckDB may read more than once."""
+    if type(rows).__name__ == "LazyFrame":
+        return rows.collect()
+    return rows.read_all() if hasattr(rows, "read_all") else rows
+
 
 POLL = 0.05
 """Seconds between two checks for cancellation."""
@@ -415,6 +423,26 @@ class Duck:
                 hint="DROP TABLE removes it, or take another name.",
             )
 
+    def show(self, name: str, rows: object) -> None:
+        """Registers a DataFrame or an Arrow table as a temporary view.
+
+        Raises:
+            InterfaceError: DuckDB cannot read it.
+        """
+        try:
+            with translated(""):
+                self.con.register(name, readable(rows))
+        except Error as error:
+            kind = type(rows).__name__
+            raise InterfaceError(f"The {kind} {name} is no table: {error.reason}") from None
+
+    def hide(self, name: str) -> None:
+        """Removes a view of `show`."""
+        import duckdb  # already loaded, as the connection is open
+
+        with suppress(duckdb.Error):  # an aborted transaction has dropped it
+            self.con.unregister(name)
+
     @contextmanager
     def showing(self, relations: Mapping[str, object]) -> Iterator[None]:
         """Registers Arrow streams as views within the context."""
@@ -425,11 +453,8 @@ class Duck:
                 shown.append(name)
             yield
         finally:
-            import duckdb  # already loaded, as the connection is open
-
             for name in shown:
-                with suppress(duckdb.Error):  # an aborted transaction has dropped it
-                    self.con.unregister(name)
+                self.hide(name)
 
     def run(self, work: Callable[[], T], tick: Callable[[float], None]) -> T:
         """Runs work on the connection in a thread, calling `tick` every `POLL` seconds.

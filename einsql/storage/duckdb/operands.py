@@ -48,6 +48,7 @@ class Tables:
 
     Attributes:
         duck: The session's connection, in one snapshot for the whole statement.
+        has: Returns whether there is a table of a name.
         tick: Callback with the completed fraction of reading a table, 0 to 1; raises to cancel.
         named: The names in the query that is being bound.
         outside: Columns with types that tensors lack and names that queries may use.
@@ -55,6 +56,7 @@ class Tables:
     """
 
     duck: Duck
+    has: Callable[[str], bool]
     tick: Callable[[float], None]
     named: Named = Named(frozenset(), frozenset(), True)
     outside: set[str] = field(default_factory=set)
@@ -63,7 +65,7 @@ class Tables:
 
     def relation(self, name: str) -> Relation | None:
         """A table as a relation; None if it does not exist or no tensor can replace it."""
-        if not self.duck.has(name):
+        if not self.has(name):
             return None
         columns = self.duck.columns(name)
         unsupported = {c.lower() for c, kind in columns if kind not in _TYPES}

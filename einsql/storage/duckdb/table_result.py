@@ -14,7 +14,7 @@ from einsql.core.records import dataclass
 from einsql.errors import Error, InterfaceError
 from einsql.storage.arrow_arrays import null_mask, numpy_array
 from einsql.storage.duckdb.failures import translated
-from einsql.storage.results.row_result_base import Keyless
+from einsql.storage.results.row_result_base import Keyless, distinct_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +75,37 @@ class TableResult(Keyless):
             if self._rows is None:
                 self._rows = self.relation.fetchall()
         return iter(self._rows)
+
+    def head(self, most: int) -> list[tuple[Any, ...]]:
+        """The first rows, as many as `most`.
+
+        Raises:
+            OperationalError: As `rows`.
+        """
+        if self._rows is not None:
+            return self._rows[:most]
+        with self.lock, self._translated():
+            return list(self.relation.limit(most).fetchall())
+
+    def column_arrays(self) -> dict[str, np.ndarray]:
+        """The columns as DuckDB's arrays of rank 1, masked where a value is NULL.
+
+        Raises:
+            OperationalError: As `rows`.
+        """
+        with self.lock, self._translated():
+            return dict(self.relation.fetchnumpy())
+
+    def frame(self) -> Any:
+        """The rows as DuckDB's pandas DataFrame.
+
+        Raises:
+            OperationalError: As `rows`.
+        """
+        with self.lock, self._translated():
+            frame = self.relation.df()
+        frame.columns = distinct_names(self.names)
+        return frame
 
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table; columns keep their names.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,14 @@ class Result:
         """Names of the key columns, in SELECT order."""
         return tuple(c.name for c in self.columns if c.key is not None)
 
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The extents of the key columns in SELECT order; None if a key is hidden."""
+        if self.hidden:
+            return None
+        extents = {k.name: k.extent for k in self.schema.keys}
+        return tuple(extents[c.key] for c in self.columns if c.key is not None)
+
     def _flag(self, name: str) -> np.ndarray | None:
         """A flag; None if it is true everywhere."""
         return None if self._count(name) == self.schema.size else self.fields[name]
@@ -104,6 +113,10 @@ class Result:
         flag = valid(field)
         terms = [Term(f) for f in (PRESENT, flag) if f in self.fields]
         return flag not in self.fields or self.fields.count(*terms) == self._count(PRESENT)
+
+    def known(self, field: str) -> np.ndarray:
+        """Flags of the keys at which a value is not NULL."""
+        return self.fields[valid(field)]
 
     @property
     def has_lists(self) -> bool:
@@ -245,6 +258,10 @@ class Result:
             for piece in self._pieces():
                 for columns in piece.column_chunks():
                     yield from zip(*columns, strict=True)
+
+    def head(self, most: int) -> list[tuple[Any, ...]]:
+        """The first rows, as many as `most`."""
+        return list(islice(self.rows(), most))
 
     def column_chunks(self) -> Iterator[list[list[Any]]]:
         """The columns of up to `ROWS_AT_ONCE` rows at a time as Python values, None for NULL."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from einsql.errors import InterfaceError
@@ -54,3 +55,15 @@ class Keyless:
         """
         if len(set(self.names)) != len(self.names):
             raise InterfaceError("Two columns have the same name", hint="Rename one with AS.")
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """The names, with a number after the repetitions of one, as in DuckDB."""
+    distinct: list[str] = []
+    for name in names:
+        candidate, n = name, 0
+        while candidate in distinct:
+            n += 1
+            candidate = f"{name}_{n}"
+        distinct.append(candidate)
+    return distinct

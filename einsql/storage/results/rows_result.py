@@ -37,6 +37,18 @@ class RowsResult(Keyless):
         """The rows."""
         return iter(self.content)
 
+    def head(self, most: int) -> list[tuple[Any, ...]]:
+        """The first rows, as many as `most`."""
+        return self.content[:most]
+
+    def column_arrays(self) -> dict[str, np.ndarray]:
+        """The same as `numpy`."""
+        return self.numpy()
+
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame."""
+        return self.arrow().to_pandas()
+
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
         import pyarrow as pa  # takes 60 ms, and few callers need it

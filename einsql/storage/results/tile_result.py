@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +102,26 @@ class TileResult:
             columns=(*shown, ResultColumn(value, dtype, None, value)),
             hidden=(),
         )
+
+    def head(self, most: int) -> list[tuple[Any, ...]]:
+        """The first rows, as many as `most`."""
+        return list(islice(self.rows(), most))
+
+    def column_arrays(self) -> dict[str, np.ndarray]:
+        """The columns as arrays of rank 1; the one of the tiles has NumPy arrays."""
+        dtype = self.node.schema.dtype
+        columns: dict[str, np.ndarray] = {}
+        for name, n in self.columns:
+            if n is not None:
+                columns[name] = np.array([key[n] for key in self.blocks], np.int64)
+                continue
+            columns[name] = np.empty(len(self.blocks), np.object_)
+            columns[name][:] = [loaded(a, dtype) for a in self.blocks.values()]
+        return columns
+
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame."""
+        return self.arrow().to_pandas()
 
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table.

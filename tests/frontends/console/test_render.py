@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsql.frontends.console.box import Excerpt, Row, display_width, draw_box
 from einsql.frontends.console.render import MODES, Style, excerpt, render
-from einsql.frontends.console.values import Column, format_cell, format_json, format_value, summary
+from einsql.storage.results.box import Excerpt, Row, display_width, draw_box
+from einsql.storage.results.value_text import (
+    Column,
+    format_cell,
+    format_json,
+    format_value,
+    summary,
+)
 
 COLUMNS = [
     Column("a", "INTEGER"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, takewhile
 
 from einsql.core.records import dataclass
-from einsql.frontends.console.values import Column, format_cell
+from einsql.storage.results.value_text import Column, format_cell
 
 _NARROWEST = 20
 """The least width of a truncated column; if this is too wide, columns are omitted."""
