@@ -216,6 +216,11 @@ class Splitter:
             self.parts.wrong.append(columns_or_error)
         return None
 
+    def binds(self, tree: exp.Expr, scope: Scope) -> bool:
+        """Returns True if a query binds as tensor work; records no reason otherwise."""
+        named = with_names(tree, scope)
+        return named is not None and isinstance(self.parts.bind(named, _foreign(scope)), list)
+
     # ---- WITH
 
     def _names(self, ctes: Sequence[Cte], scope: Scope, recursive: bool = False) -> Scope:
