@@ -29,9 +29,8 @@ from einsql.planner.queries import query_binder
 from einsql.sql.functions.hints import function_hint
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
-from einsql.sql.macros.macros import Macro
-from einsql.sql.macros.substitution import expand
-from einsql.sql.parser.dialect import EinSQL
+from einsql.sql.macros.macros import Macro, called_name
+from einsql.sql.macros.mapped_tables import is_function_of_numbers, mapped, table_in
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation
 from einsql.storage.duckdb.failures import is_cancelled, position_in, translate
@@ -175,13 +174,17 @@ def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
     return parts, runner
 
 
-def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
-    """Expands a call of a table macro; the total size of expansions is limited."""
-    macro = binder.catalog.macro(call.name)
+def _expanded(binder: QueryBinder, call: exp.Func) -> exp.Expr | None:
+    """The query of a call of a table macro, or of a function of numbers over a table.
+
+    The total size of expansions is limited.
+    """
+    macro = binder.catalog.macro(called_name(call))
     if macro is None or not macro.is_table:
-        return None
+        return mapped(call, table_in(call), ["val"]) if _maps(macro, called_name(call)) else None
+    assert isinstance(call, exp.Anonymous)
     binder.macros.count(macro, call)
-    return expand(macro, call, lambda value: value).sql(dialect=EinSQL)
+    return binder.macros.body(macro, call)
 
 
 def is_ours(ctx: Context, prefix: Sequence[str], name: str) -> bool:
@@ -231,8 +234,14 @@ def _kind(ctx: Context, name: str) -> str | None:
     return None
 
 
+def _maps(macro: Macro | None, name: str) -> bool:
+    """True for a function of numbers; in FROM it maps the values of a table."""
+    return is_function_of_numbers(name) if macro is None else macro.law is None
+
+
 def _is_macro(ctx: Context, name: str) -> bool:
     known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
+    known = known or is_function_of_numbers(name)
     return known or query_binder(ctx).catalog.macro(name) is not None
 
 

@@ -19,6 +19,7 @@ from einsql.sql.binder.syntax import check_syntax, renamed
 from einsql.sql.functions import tile_functions
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 from einsql.sql.macros.expansion import MacroExpander
+from einsql.sql.macros.macros import FREE, called_name
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.windows import Windows
 from einsql.sql.parser.positions import position, positioned, unsupported
@@ -29,11 +30,13 @@ from einsql.sql.typing.typed_expr import Typed
 if TYPE_CHECKING:
     from einsql.ir.autodiff import Backward
     from einsql.sql.binder import einsum_call, gradient_call
+    from einsql.sql.macros import mapped_tables
     from einsql.sql.macros import substitution as _substitution
     from einsql.sql.tiles import functions as functions_of_tiles
     from einsql.sql.tiles import select as select_over_tiles
 else:  # loaded for statements with such calls, and over tiles
     einsum_call, gradient_call = lazy_modules("einsql.sql.binder", "einsum_call", "gradient_call")
+    mapped_tables = LazyModule("einsql.sql.macros.mapped_tables")
     functions_of_tiles, select_over_tiles = lazy_modules("einsql.sql.tiles", "functions", "select")
     _substitution = LazyModule("einsql.sql.macros.substitution")
 
@@ -226,6 +229,9 @@ class QueryBinder:
             error = ForeignNameError(f'"{name}" is outside the tensor fragment')
             error.name, error.why = name, self.refused.get(name.lower())
             raise error
+        return self._in_catalog(name)
+
+    def _in_catalog(self, name: str) -> Relation | TileRelation | None:
         return self.view(name) or self.catalog.relation(name)
 
     def named(self, name: str, at: exp.Expr) -> Relation | TileRelation:
@@ -236,7 +242,8 @@ class QueryBinder:
             Error: An array or table of that name is not a tensor.
         """
         with positioned(at):
-            relation = self.find(name)
+            is_free = at.meta.get(FREE, False)
+            relation = self._in_catalog(name) if is_free else self.find(name)
         if relation is None:
             known = [n for level in self.ctes for n in level] + self.catalog.names()
             raise UnknownHere(
@@ -252,6 +259,10 @@ class QueryBinder:
         Raises:
             Error: The function does not exist, or its arguments are wrong.
         """
+        macro = self.catalog.macro(call.name) if isinstance(call, exp.Anonymous) else None
+        is_scalar = macro is not None and not macro.is_table and macro.law is None
+        if is_scalar or (macro is None and mapped_tables.is_function_of_numbers(called_name(call))):
+            return self._mapped(call)
         if not isinstance(call, exp.Anonymous):
             raise unsupported(f"The table function {call.sql_name()}", call)
         name = call.name
@@ -273,6 +284,16 @@ class QueryBinder:
                 position=position(call),
             )
         return relation
+
+    def _mapped(self, call: exp.Func) -> Relation | TileRelation:
+        """Binds a function of numbers over the values of a table."""
+        table = mapped_tables.table_in(call)
+        query, relation = table.this, self.bind(table)
+        if isinstance(query, exp.Select) and id(query) not in self.arguments:
+            known = Argument(query, list(self.ctes), list(self.active), self.foreign, relation)
+            self.arguments[id(query)] = known
+        values = [c.name for c in relation.columns if c.key is None]
+        return self.bind_any(mapped_tables.mapped(call, table, values))
 
     def _read_tensor(self, call: exp.Anonymous) -> Relation:
         """Binds read_tensor(file), for a file with one array, and read_tensor(file, name)."""
@@ -313,8 +334,7 @@ class QueryBinder:
             return None
         with positioned(at):
             if not macro.is_table:
-                kind = "an aggregate" if macro.law is not None else "a scalar macro"
-                raise ProgrammingError(f"{name} is {kind}; FROM needs a table macro")
+                raise ProgrammingError(f"{name} is an aggregate; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
             self.macros.count(macro, at)
             body = self.macros.body(macro, at)

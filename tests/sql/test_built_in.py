@@ -184,3 +184,33 @@ def test_what_macros_name_for_themselves_is_not_suggested() -> None:
         with pytest.raises(einsql.ProgrammingError, match='no column "j"') as info:
             con.execute("SELECT * FROM attention(v, v, v, j, j)")
     assert "#" not in str(info.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        ("layer_norm(softmax(x, j), j)",
+         lambda x: WANTED["layer_norm(x, {})"](softmax(x, 2), 2)),
+        ("softmax(layer_norm(softmax((SELECT * FROM x), i), j), j)",
+         lambda x: softmax(WANTED["layer_norm(x, {})"](softmax(x, 1), 2), 2)),
+        ("relu(x)", lambda x: np.maximum(x, 0)),
+        ("softmax(relu((SELECT b, i, j, -val AS val FROM x)), j)",
+         lambda x: softmax(np.maximum(-x, 0), 2)),
+        ("greatest(tanh(softmax(x, j)), 0.5)", lambda x: np.maximum(np.tanh(softmax(x, 2)), 0.5)),
+        ("x_or(x, least := 1)", lambda x: np.maximum(x, 1)),
+    ],
+)  # fmt: skip
+def test_calls_nest_and_functions_map_tables(
+    con: einsql.Connection, call: str, wanted: Callable[[Array], Array]
+) -> None:
+    con.execute("CREATE MACRO x_or(x, least := 0) AS GREATEST(x, least)")
+    got = con.execute(f"SELECT b, i, j, val FROM {call}").fetch_numpy()
+    np.testing.assert_allclose(got, wanted(X), rtol=5e-5, atol=5e-6)
+    rows = con.execute(f"SELECT b, i, j, 'n' AS name, val FROM {call} ORDER BY 1, 2, 3").fetchall()
+    np.testing.assert_array_equal([r[-1] for r in rows], got.ravel())
+
+
+def test_self_attention(con: einsql.Connection) -> None:
+    scores = np.einsum("bid,bjd->bij", X, X) / math.sqrt(5)
+    got = con.execute("SELECT b, i, j, val FROM attention(x, x, x, i, j)").fetch_numpy()
+    np.testing.assert_allclose(got, softmax(scores, 2) @ X, rtol=1e-4, atol=1e-5)

@@ -215,7 +215,6 @@ LOSS = "WITH loss AS (SELECT SUM(val * val) AS val FROM t)"
         ("UPDATE t SET val = g.val FROM x AS g WHERE g.i = t.i", "Compare all keys", "UPDATE"),
         ("SELECT * FROM softmx(x, i)", '"softmax"', "softmx"),
         ("SELECT * FROM layernorm(x, i)", '"layer_norm"', "layernorm"),
-        ("SELECT * FROM sigmoid(x)", "SELECT sigmoid(val)", "sigmoid"),
         ("SELECT sigmod(val) FROM x", '"sigmoid"', "sigmod"),
         ("SELECT lenght('a')", '"length"', "lenght"),
         ("SELECT EINSUM('ij->i', x)", "call it in FROM", "EINSUM"),

@@ -228,9 +228,13 @@ class Core:
         if keys is None:
             return False
         calls = [c for r in ranges for c in self._calls(r)]
+        dependent = [c for r in ranges for c in self._dependent(r, keys)]
         if not calls and not keys:
             return False
-        return _Groups(self, keys, calls, ranges).split()
+        if _Groups(self, keys, [*calls, *dependent], ranges).split():
+            return True
+        self._read_any_values([node for node, _, _ in keys], dependent)
+        return False
 
     def _keys(self) -> list[tuple[exp.Expr, Range, int | None]] | None:
         """Returns each key of GROUP BY, its tokens, and the index of its SELECT item, if any."""
@@ -279,6 +283,43 @@ class Core:
                 continue
             yield Range(at, end)
             at = end
+
+    def _dependent(
+        self, part: Range, keys: Sequence[tuple[exp.Expr, Range, int | None]]
+    ) -> list[Range]:
+        """The columns `table.name` beside aggregates, which GROUP BY has to determine."""
+        structure, word = self.splitter.structure, self.splitter.structure.word
+        named = {node.name.lower() for node, _, _ in keys if isinstance(node, exp.Column)}
+        taken = {n for _, key, _ in keys for n in range(key.first, key.last)}
+        aggregates = self.splitter.parts.aggregates()
+        columns, at = [], part.first
+        while keys and at < part.last:
+            close = structure.closes.get(at + 1)
+            name = structure.tokens[at].text.lower()
+            if close is not None and (name in aggregates or self._is_aggregate(at)):
+                at = structure.call_end(close)
+                continue
+            is_qualified = word(at + 1) == "." and word(at - 1) != "."
+            if is_qualified and at not in taken and word(at + 3) not in (".", "("):
+                if structure.tokens[at + 2].text.lower() not in {*named, "*"}:
+                    columns.append(Range(at, at + 3))
+                at += 2
+            at += 1
+        return columns
+
+    def _read_any_values(self, keys: list[exp.Expr], columns: list[Range]) -> None:
+        """Writes ANY_VALUE for columns that GROUP BY determines, because DuckDB requires it."""
+        splitter = self.splitter
+        for part in columns:
+            start, end = splitter.structure.span(part)
+            select = splitter.tree(start, end, "SELECT ")
+            if not isinstance(select, exp.Select):
+                continue
+            group = exp.Group(expressions=[k.copy() for k in keys])
+            dropped = dict.fromkeys(("distinct", "having", "qualify", "windows"))
+            probe = changed(self.tree, **dropped, expressions=select.expressions, group=group)
+            if splitter.binds(probe, self.scope):
+                splitter.edits.replacements += [(start, start, "ANY_VALUE("), (end, end, ")")]
 
     def _is_aggregate(self, at: int) -> bool:
         """Returns whether a token is the name of an aggregate, of CREATE AGGREGATE included."""

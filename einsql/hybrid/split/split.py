@@ -12,6 +12,8 @@ from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.split.blocks import STARTS, Block, Cte, QueryText, Range, Reference, Structure
 from einsql.hybrid.split.edits import Edited, Edits
+from einsql.sql.macros.macros import FREE, called_name
+from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.parser.sqlglot_trees import parse_tree
 from einsql.sql.parser.tokens import is_parameter, tokenize
 from einsql.sql.query_binder import REENTRIES
@@ -73,8 +75,8 @@ class Parts:
     """Returns whether a name is an aggregate of CREATE AGGREGATE."""
     split_block: Callable[[Splitter, Block, dict[str, Range], Scope, exp.Select], bool]
     """Splits a SELECT; see `core.split_block`."""
-    expand: Callable[[exp.Anonymous], str | None]
-    """Returns the expanded query of a call of a table macro; None for other calls."""
+    expand: Callable[[exp.Func], exp.Expr | None]
+    """Returns the query of a call of a macro or a scalar function in FROM, else None."""
     fragments: list[Fragment] = field(default_factory=list)
     relations: dict[str, str] = field(default_factory=dict)
     """Tensors and views that DuckDB reads: the original spelling, by the lower-case name."""
@@ -216,6 +218,11 @@ class Splitter:
             self.parts.wrong.append(columns_or_error)
         return None
 
+    def binds(self, tree: exp.Expr, scope: Scope) -> bool:
+        """Returns True if a query binds as tensor work; records no reason otherwise."""
+        named = with_names(tree, scope)
+        return named is not None and isinstance(self.parts.bind(named, _foreign(scope)), list)
+
     # ---- WITH
 
     def _names(self, ctes: Sequence[Cte], scope: Scope, recursive: bool = False) -> Scope:
@@ -353,12 +360,20 @@ class Splitter:
         parameter's name.
         """
         call = tree.args["from_"].this.this
-        text = self.parts.expand(call) if isinstance(call, exp.Anonymous) else None
-        if text is None:
+        body = self.parts.expand(call) if isinstance(call, exp.Func) else None
+        if body is None:
             return
-        low = call.name.lower()
+        low, text = called_name(call).lower(), body.sql(dialect=EinSQL)
+        for node in body.find_all(exp.Table, exp.Column):
+            if FREE in node.meta and node.name.lower() in scope:
+                raise ProgrammingError(
+                    f'The macro {low} reads "{node.name}" of the database, and this WITH '
+                    "names another part so",
+                    hint="Rename the part of WITH.",
+                    position=start,
+                )
         if self.within.count(low) >= REENTRIES:
-            raise ProgrammingError(f"The macro {call.name} refers to itself", position=start)
+            raise ProgrammingError(f"The macro {low} refers to itself", position=start)
         own = replace(self.parts, why=[], wrong=[])
         inner = Splitter(text, own, (*self.within, low))
         try:

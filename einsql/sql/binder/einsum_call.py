@@ -81,6 +81,8 @@ def bind_einsum(query: Binder, call: exp.Anonymous) -> Relation:
         elif isinstance(arg, exp.Column) and not arg.table:
             relation = query.named(arg.name, arg)
             relations.append(as_elements(relation, f"{arg.name} in EINSUM", arg))
+        elif isinstance(arg, exp.Func):
+            relations.append(as_elements(query.table_function(arg), "A call in EINSUM", arg))
         else:
             raise ProgrammingError(
                 "EINSUM takes names of tensors or subqueries", position=position(arg) or at

@@ -24,7 +24,7 @@ from einsql.ir.einsum.graph import FALSE, TRUE, Label
 from einsql.sql.binder.context import Binder, Joining
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.syntax import alias_columns, check_syntax, renamed
-from einsql.sql.macros.macros import MAY_CROSS
+from einsql.sql.macros.macros import MAY_CROSS, called_name
 from einsql.sql.parameters.windows import Edge
 from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.parser.sql_text import as_sql
@@ -110,7 +110,8 @@ class FromBinder:
             source = self.key_range(item, item.this, left)
         elif isinstance(item.this, exp.Func):
             relation = self.query.table_function(item.this)
-            source = self.scan(relation, item, item.alias or item.this.name)
+            name = item.alias or called_name(item.this)
+            source = self.scan(relation, item, name)
         else:
             relation = self._named(item)
             source = self.scan(relation, item, item.alias or item.name)

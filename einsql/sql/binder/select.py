@@ -25,6 +25,7 @@ from einsql.sql.binder.calls import (
     list_call,
 )
 from einsql.sql.binder.context import Binder
+from einsql.sql.binder.dependent_values import DependentValues
 from einsql.sql.binder.domain import Domain
 from einsql.sql.binder.frames import FUNCTIONS, bind_function, frame_of
 from einsql.sql.binder.from_clause import FromBinder, bind_from
@@ -41,6 +42,7 @@ from einsql.sql.binder.items import (
 from einsql.sql.binder.list_aggregates import ListAggregates
 from einsql.sql.binder.project import project
 from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.binder.syntax import check_clauses
 from einsql.sql.binder.user_aggregates import bind_state_call
 from einsql.sql.functions.aggregate_functions import OF_ROWS
 from einsql.sql.parser.aggregate_law import law_of
@@ -54,31 +56,6 @@ if TYPE_CHECKING:
     from einsql.sql.parser import column_names
 else:  # loaded for columns without a name
     column_names = LazyModule("einsql.sql.parser.column_names")
-
-_HANDLED = {
-    "expressions",
-    "from_",
-    "joins",
-    "where",
-    "group",
-    "having",
-    "qualify",
-    "with_",
-    "hint",
-    "kind",
-    "operation_modifiers",
-}
-_NAMES = {
-    "order": "ORDER BY",
-    "limit": "LIMIT",
-    "offset": "OFFSET",
-    "distinct": "DISTINCT",
-    "sample": "SAMPLE",
-    "windows": "WINDOW",
-    "laterals": "LATERAL",
-    "pivots": "PIVOT",
-    "into": "INTO",
-}
 
 
 class SelectBinder:
@@ -100,6 +77,8 @@ class SelectBinder:
         self.items: list[Item] = []
         self.grouping: Grouping | None = None
         """The rows and GROUP BY items; None before the domain is the domain of the groups."""
+        self.dependent: DependentValues | None = None
+        """The columns that a written GROUP BY determines."""
         self.aggregates: dict[exp.Expr, Typed] = {}
         self.lists = ListAggregates()
         self.numbered: tuple[exp.Window, Typed] | None = None
@@ -232,6 +211,8 @@ class SelectBinder:
             for node in later:
                 groups.lookup(node, keys)
         self.lists.attach(aggregation.domain, keys, [i.node for i in self.items])
+        if nodes:
+            self.dependent = DependentValues(self.domain, keys)
         self.domain, self.grouping = groups, grouping
 
     def _group_nodes(self, select: exp.Select) -> list[tuple[exp.Expr, int | None]]:
@@ -340,9 +321,16 @@ class SelectBinder:
         assert self.grouping is not None
         if not self.grouping.groups and not self.aggregates:
             raise ProgrammingError(f'HAVING needs a GROUP BY with "{name}", or an aggregate of it')
+        hint = f"Write GROUP BY {name} (or GROUP BY ALL), or MIN({name})."
+        if self.dependent is not None:
+            dependent = self.dependent.column(resolved, self.domain)
+            if dependent is not None:
+                return dependent
+            free = self.dependent.free_keys(resolved)
+            if free != [name]:
+                hint += f" A group has several {name}s: {', '.join(free)} is not in GROUP BY."
         raise ProgrammingError(
-            f'Column "{name}" must be in GROUP BY or inside an aggregate',
-            hint=f"Write GROUP BY {name} (or GROUP BY ALL), or MIN({name}).",
+            f'Column "{name}" must be in GROUP BY or inside an aggregate', hint=hint
         )
 
     def _alias(self, name: str) -> Typed | None:
@@ -479,17 +467,3 @@ def _shown_aggregate(node: exp.Expr) -> str:
     """The name of an aggregate in errors: a user's aggregate as the definition spells it."""
     law = law_of(node)
     return aggregate_name(node).upper() if law is None else law.name
-
-
-def check_clauses(select: exp.Select) -> None:
-    """Refuses the clauses that tensor programs do not support.
-
-    Raises:
-        NotSupportedError: The SELECT has such a clause; the message names it.
-    """
-    for arg, present in select.args.items():
-        if present and arg not in _HANDLED:
-            at = present if isinstance(present, exp.Expr) else select
-            raise unsupported(_NAMES.get(arg, arg.upper()), at)
-    if select.args.get("kind"):
-        raise unsupported(f"SELECT AS {select.args['kind']}", select)

@@ -1,4 +1,4 @@
-"""Checks the syntax of FROM items, WITH and `*`, and reads their aliases."""
+"""Checks the syntax of SELECT, FROM items, WITH and `*`, and reads the aliases of items."""
 
 from __future__ import annotations
 
@@ -37,6 +37,30 @@ _NAMES = {
     "ilike": "* ILIKE",
     "order": "ORDER BY",
 }
+_HANDLED = {
+    "expressions",
+    "from_",
+    "joins",
+    "where",
+    "group",
+    "having",
+    "qualify",
+    "with_",
+    "hint",
+    "kind",
+    "operation_modifiers",
+}
+_CLAUSES = {
+    "order": "ORDER BY",
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "distinct": "DISTINCT",
+    "sample": "SAMPLE",
+    "windows": "WINDOW",
+    "laterals": "LATERAL",
+    "pivots": "PIVOT",
+    "into": "INTO",
+}
 
 
 def check_syntax(node: exp.Expr) -> None:
@@ -48,6 +72,20 @@ def check_syntax(node: exp.Expr) -> None:
     for arg, value in node.args.items():
         if value and arg not in _ACCEPTED[type(node)]:
             raise unsupported(_NAMES.get(arg, arg.upper().replace("_", " ")), node)
+
+
+def check_clauses(select: exp.Select) -> None:
+    """Refuses the clauses that tensor programs do not support.
+
+    Raises:
+        NotSupportedError: The SELECT has such a clause; the message names it.
+    """
+    for arg, present in select.args.items():
+        if present and arg not in _HANDLED:
+            at = present if isinstance(present, exp.Expr) else select
+            raise unsupported(_CLAUSES.get(arg, arg.upper()), at)
+    if select.args.get("kind"):
+        raise unsupported(f"SELECT AS {select.args['kind']}", select)
 
 
 def alias_columns(item: exp.Expr) -> list[str]:

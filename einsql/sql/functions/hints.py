@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from einsql.errors import nearest
-from einsql.sql.functions.scalar_functions import FUNCTION_NAMES
+from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, SCALAR_MACROS
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 
 _UNKNOWN = re.compile(r"^(Scalar|Table) Function with name (\S+) does not exist")
@@ -25,7 +25,8 @@ def function_hint(reason: str, hint: str) -> str:
     kind, name = unknown.groups()
     if kind == "Table" and name.lower() in FUNCTION_NAMES:
         return f"{name} is a scalar function; call it in SELECT, as in SELECT {name}(val) …."
-    ours = FUNCTION_NAMES if kind == "Scalar" else [*TABLE_FUNCTIONS, *TABLE_MACROS]
+    tables = [*TABLE_FUNCTIONS, *TABLE_MACROS, *SCALAR_MACROS, "sigmoid"]
+    ours = FUNCTION_NAMES if kind == "Scalar" else tables
     guesses = [guess[1]] if guess and "#" not in guess[1] else []  # Python functions have a #
     meant = nearest(name, [*guesses, *ours])
     if meant is None and kind == "Scalar":

@@ -16,7 +16,8 @@ from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro
 
 # Internal columns have names that keys do not have by chance. Constants are cast to the type in
-# which a tensor is computed, because a literal such as 1e-12 is a DOUBLE.
+# which a tensor is computed, because a literal such as 1e-12 is a DOUBLE. attention() renames the
+# key t of k and v, because the queries of self-attention have another key t.
 _TEXTS = (
     """CREATE MACRO softmax(x, axis) AS TABLE
 WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS "#top" FROM x GROUP BY ALL),
@@ -42,11 +43,12 @@ FROM x NATURAL JOIN _mean""",
     """CREATE MACRO attention(q, k, v, t, d) AS TABLE
 WITH _score AS (
   SELECT * EXCLUDE (d, "#q", "#k"), SUM("#q" * "#k") / SQRT(SUM(COALESCE(1, "#q"))) AS val
-  FROM (SELECT * RENAME (val AS "#q") FROM q) NATURAL JOIN (SELECT * RENAME (val AS "#k") FROM k)
+  FROM (SELECT * RENAME (val AS "#q") FROM q)
+  NATURAL JOIN (SELECT * RENAME (val AS "#k", t AS "#t") FROM k)
   GROUP BY ALL),
-_weight AS (SELECT * RENAME (val AS "#w") FROM softmax(_score, t))
-SELECT * EXCLUDE (t, "#w", "#v"), SUM("#w" * "#v") AS val
-FROM _weight NATURAL JOIN (SELECT * RENAME (val AS "#v") FROM v) GROUP BY ALL""",
+_weight AS (SELECT * RENAME (val AS "#w") FROM softmax(_score, "#t"))
+SELECT * EXCLUDE ("#t", "#w", "#v"), SUM("#w" * "#v") AS val
+FROM _weight NATURAL JOIN (SELECT * RENAME (val AS "#v", t AS "#t") FROM v) GROUP BY ALL""",
     "CREATE MACRO relu(x) AS GREATEST(x, 0)",
     "CREATE MACRO silu(x) AS x * sigmoid(x)",
     "CREATE MACRO gelu(x) AS 0.5 * x * (1 + ERF(x * 0.7071067811865476))",

@@ -82,6 +82,7 @@ class MacroExpander:
             ProgrammingError: The arguments do not match the parameters.
         """
         if id(call) not in self.bodies:  # the stored reference keeps the id unique
+            _substitution.name_calls(macro, call, self.find)
             self.bodies[id(call)] = call, _substitution.expand(macro, call, lambda value: value)
         return self.bodies[id(call)][1]
 
@@ -146,6 +147,7 @@ class MacroExpander:
             assert isinstance(node, exp.Anonymous)
             with positioned(node):
                 self._check_call(macro, node)
+                _substitution.name_calls(macro, node, self.find)
                 body = _substitution.expand(macro, node, lambda value: qualified(block, value))
                 if macro.law is not None:
                     node, body = _aggregated(macro.law, node, body)

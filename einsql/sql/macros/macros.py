@@ -20,6 +20,10 @@ Built-in macros need it, because a statistic of a tensor with one key has no key
 """
 
 
+FREE = "free"
+"""Marks a name in FROM that a macro's body does not define: the catalog resolves it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names in a macro's body, in lower case.
@@ -29,6 +33,8 @@ class Names:
         aliases: The aliases in FROM and WITH.
         local: The names that WITH defines.
         columns: The occurrences of columns that an argument may replace by a copy.
+        qualifiers: The names before columns, as `x` in `x.val`.
+        nested: The columns in queries of the body.
         size: The number of syntax nodes.
     """
 
@@ -36,18 +42,60 @@ class Names:
     aliases: frozenset[str]
     local: frozenset[str]
     columns: tuple[str, ...]
+    qualifiers: frozenset[str]
+    nested: frozenset[str]
     size: int
 
 
+def called_name(call: exp.Func) -> str:
+    """The name of a called function, which is its default alias in FROM."""
+    return call.name if isinstance(call, exp.Anonymous) else call.sql_name().lower()
+
+
 def is_passed_on(column: exp.Column) -> bool:
-    """True for a column that is an argument of a call in FROM."""
+    """True for a column that is an argument of a call in FROM, by its place or by name."""
     call = column.parent
-    return isinstance(call, exp.Anonymous) and isinstance(call.parent, exp.Table)
+    if isinstance(call, exp.PropertyEQ) and column.arg_key == "expression":
+        call = call.parent
+    is_call = isinstance(call, exp.Func) and column.arg_key == "this"
+    is_call = is_call or isinstance(call, exp.Anonymous)
+    return is_call and call is not None and isinstance(call.parent, exp.Table)
+
+
+def is_local(node: exp.Expr, name: str) -> bool:
+    """True if a WITH around a node defines a name in lower case for it."""
+    inner: exp.Expr = node
+    part: exp.Expr | None = None
+    while inner.parent is not None:
+        outer = inner.parent
+        clause = outer.args.get("with_")
+        if isinstance(outer, exp.With):
+            part = inner
+        elif clause is not None:
+            named = [c.alias.lower() for c in clause.expressions]
+            if inner is clause:  # a part reads the parts before it
+                last = next(n for n, c in enumerate(clause.expressions) if c is part)
+                named = named[: last + bool(clause.args.get("recursive"))]
+            if name in named:
+                return True
+        inner = outer
+    return False
+
+
+def _mark_free(nodes: list[exp.Expr]) -> None:
+    """Marks the names of tables, and of arguments of calls in FROM, that the body lacks."""
+    for node in nodes:
+        is_name = isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier)
+        is_name = is_name or (isinstance(node, exp.Column) and is_passed_on(node))
+        if is_name and not is_local(node, node.name.lower()):
+            node.meta[FREE] = True
 
 
 def names_in(body: exp.Expr) -> Names:
-    """The names in a macro's body."""
+    """The names in a macro's body, whose free names it marks."""
     nodes = list(body.walk())
+    _mark_free(nodes)
+    queries = [n for n in nodes if isinstance(n, exp.Query)]
     tables = [t for t in nodes if isinstance(t, exp.Table)]
     aliased = [n for n in nodes if isinstance(n, exp.Table | exp.Subquery | exp.CTE)]
     return Names(
@@ -61,6 +109,10 @@ def names_in(body: exp.Expr) -> Names:
         columns=tuple(
             n.name.lower() for n in nodes if isinstance(n, exp.Column) and not is_passed_on(n)
         ),
+        qualifiers=frozenset(
+            n.table.lower() for n in nodes if isinstance(n, exp.Column) and n.table
+        ),
+        nested=frozenset(c.name.lower() for q in queries for c in q.find_all(exp.Column)),
         size=len(nodes),
     )
 
@@ -107,6 +159,3 @@ class Macro:
     def table_parameters(self) -> tuple[str, ...]:
         """The parameters that the body reads as tables in FROM."""
         return tuple(p for p in self.parameters if p.lower() in self.names.tables)
-
-
-# ---- definition

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.macros.macros import PARAMETER_OF, Macro, is_passed_on
+from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
+from einsql.sql.macros.macros import FREE, PARAMETER_OF, Macro, is_passed_on
 from einsql.sql.parser.positions import position, unsupported
 
 OF_MACRO = "of_macro"
@@ -21,6 +22,9 @@ def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.
     argument of a table macro that is a name also replaces the name of a column. Everywhere else
     the argument is a value of the caller.
 
+    Names that the body defines get another name if an argument has the same one. So the body
+    captures no name of an argument.
+
     A SELECT as an argument is not copied in FROM or in a call of another table macro: all these
     places share one object (see `selects`).
 
@@ -33,6 +37,49 @@ def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.
         ProgrammingError: The arguments do not match the parameters.
     """
     return _Expansion(macro, call, qualify).copied(macro.body)
+
+
+def name_calls(macro: Macro, call: exp.Anonymous, find: Callable[[str], Macro | None]) -> None:
+    """Writes `(SELECT * FROM f(…))` for a call f(…) that is the argument of a table parameter.
+
+    Args:
+        macro: The called macro.
+        call: The call, which is changed.
+        find: Function that returns the macro of a name, or None.
+    """
+    for name, argument in _arguments(macro, call).items():
+        is_call = isinstance(argument, exp.Func) and not isinstance(argument, exp.Query)
+        if is_call and argument.parent is not None and _reads_table(macro, name, find, frozenset()):
+            query = exp.Select(expressions=[exp.Star()])
+            argument.replace(exp.Subquery(this=query))
+            query.set("from_", exp.From(this=exp.Table(this=argument)))
+
+
+def _reads_table(
+    macro: Macro,
+    name: str,
+    find: Callable[[str], Macro | None],
+    above: frozenset[tuple[str, str]],
+) -> bool:
+    """True if a macro reads a parameter as a table, itself or in a call of FROM."""
+    if name in macro.names.tables:
+        return True
+    here = (macro.name.lower(), name)
+    for column in macro.body.find_all(exp.Column) if here not in above else ():
+        if column.table or column.name.lower() != name or not is_passed_on(column):
+            continue
+        called = column.find_ancestor(exp.Func)
+        if not isinstance(called, exp.Anonymous):
+            return True
+        inner = find(called.name)
+        if inner is None and called.name.lower() in TABLE_FUNCTIONS:
+            return True
+        if inner is not None and inner.is_table:
+            passed = _arguments(inner, called).items()
+            names = [n for n, argument in passed if argument is column]
+            if any(_reads_table(inner, n, find, above | {here}) for n in names):
+                return True
+    return False
 
 
 def expanded_size(macro: Macro, call: exp.Anonymous) -> int:
@@ -89,6 +136,45 @@ class _Expansion:
         self.aliases = macro.names.aliases - self.tables
         self.start = position(call)
         self.chain = (*call.meta.get("chain", ()), macro.name.lower())
+        self.moved = self._moved()
+        self.renamed = self._renamed()
+
+    def _moved(self) -> dict[str, exp.Expr]:
+        """The arguments of a scalar macro in its queries, with the tables of their columns."""
+        if self.macro.is_table:
+            return {}
+        moved: dict[str, exp.Expr] = {}
+        for name in self.macro.names.nested & self.values.keys() - self.macro.names.tables:
+            argument = _copy(self.values[name])
+            if argument.find(exp.Query) is not None:
+                raise unsupported(
+                    f"A subquery as an argument of {self.macro.name}(), which has a subquery "
+                    "itself,",
+                    self.call,
+                )
+            moved[name] = self.qualify(argument)
+        return moved
+
+    def _renamed(self) -> dict[str, str]:
+        """New names for names of the body that arguments also have, by the names in lower case."""
+        names = self.macro.names
+        tables, tables_of_columns = set[str](), set[str]()
+        for name, argument in self.values.items():
+            nodes = list(self.moved.get(name, argument).walk())
+            columns = [n for n in nodes if isinstance(n, exp.Column)]
+            tables |= {n.name.lower() for n in nodes if isinstance(n, exp.Table)}
+            tables |= {c.name.lower() for c in columns if is_passed_on(c)}
+            tables_of_columns |= {n.table.lower() for n in columns if n.table}
+            if isinstance(argument, exp.Column) and not argument.table:
+                tables.add(argument.name.lower())
+                if name in names.qualifiers - names.tables:
+                    tables_of_columns.add(argument.name.lower())
+        taken = names.aliases | names.local | tables | tables_of_columns | self.values.keys()
+        renamed: dict[str, str] = {}
+        for name in sorted((tables & names.local) | (tables_of_columns & names.aliases)):
+            numbered = (f"{name}_{n}" for n in range(1, len(taken) + 2))
+            renamed[name] = next(new for new in numbered if new not in {*taken, *renamed.values()})
+        return renamed
 
     def copied(self, node: exp.Expr) -> exp.Expr:
         """A copy of a node of the body with arguments in place of parameters."""
@@ -105,7 +191,21 @@ class _Expansion:
             or (isinstance(node, exp.Column) and not self._is_callers(node.args.get("table")))
         ):
             meta[OF_MACRO] = self.chain
-        return _rebuilt(node, self.copied, meta)
+        new = _rebuilt(node, self.copied, meta)
+        if isinstance(node, exp.Table) and self.renamed:
+            self._rename_table(node, new)
+        return new
+
+    def _rename_table(self, node: exp.Table, new: exp.Expr) -> None:
+        """Renames the table of a WITH in the body, and the alias of any table."""
+        old = self.renamed.get(node.name.lower())
+        alias = self.renamed.get(node.alias_or_name.lower())
+        if alias is not None:
+            named = new.args.get("alias") or exp.TableAlias()
+            named.set("this", exp.to_identifier(alias, quoted=True))
+            new.set("alias", named)
+        if old is not None and FREE not in node.meta and isinstance(node.this, exp.Identifier):
+            new.set("this", exp.to_identifier(old, quoted=True))
 
     def _substitute(self, node: exp.Expr) -> exp.Expr | None:
         """The replacement of a node with its children, or None."""
@@ -118,7 +218,13 @@ class _Expansion:
             case exp.Column() if not node.table and name in self.values:
                 return self._column(node)
             case exp.Identifier() if name in self.values and name not in self.tables:
-                return self._identifier(node)
+                replaced = self._identifier(node)
+                if replaced is not None:
+                    return replaced
+        if isinstance(node, exp.Identifier) and name in self.renamed:
+            of_column = isinstance(node.parent, exp.Column) and node.arg_key == "table"
+            if of_column or (isinstance(node.parent, exp.TableAlias) and node.arg_key == "this"):
+                return exp.to_identifier(self.renamed[name], quoted=True)
         return None
 
     def _column(self, node: exp.Column) -> exp.Expr | None:
@@ -126,7 +232,7 @@ class _Expansion:
         if isinstance(node.parent, exp.Star):
             return exp.Column(this=self._name(node.this))
         if is_passed_on(node):
-            argument = self._uncaptured(self.values[name])
+            argument = self.values[name]
             if isinstance(argument, exp.Subquery) and isinstance(argument.this, exp.Select):
                 return exp.Subquery(this=argument.this)
             return _copy(argument)
@@ -146,12 +252,13 @@ class _Expansion:
 
     def _table(self, node: exp.Table) -> exp.Expr:
         """The argument as an item of FROM with the parameter's name as its alias."""
-        argument = self._uncaptured(self.values[node.name.lower()])
+        argument = self.values[node.name.lower()]
         others = _rebuilt(node, self.copied, {}).args
         del others["this"]
         alias = others.setdefault("alias", None) or exp.TableAlias()
         if alias.this is None:
-            alias.set("this", _copy(node.this))
+            name = self.renamed.get(node.name.lower())
+            alias.set("this", _copy(node.this) if name is None else exp.to_identifier(name, True))
         others["alias"] = alias
         if isinstance(argument, exp.Subquery):
             argument = argument.this
@@ -161,7 +268,9 @@ class _Expansion:
             case exp.Query():
                 return exp.Subquery(this=argument.copy(), **others)
             case exp.Column() if not argument.table:
-                return exp.Table(this=_copy(argument.this), **others)
+                table = exp.Table(this=_copy(argument.this), **others)
+                table.meta.update({FREE: True} if FREE in argument.meta else {})
+                return table
             case exp.Literal() if argument.is_string:
                 return exp.Table(this=exp.to_identifier(argument.name, quoted=True), **others)
         raise ProgrammingError(
@@ -171,21 +280,9 @@ class _Expansion:
         )
 
     def _value(self, node: exp.Column) -> exp.Expr:
-        argument = self.values[node.name.lower()]
-        if self.macro.is_table:
-            return _copy(self._uncaptured(argument))
-        argument = _copy(argument)
-        if not self._is_in_query(node):
-            return argument
-        if argument.find(exp.Query) is not None:
-            raise unsupported(
-                f"A subquery as an argument of {self.macro.name}(), which has a subquery itself,",
-                self.call,
-            )
-        argument = self.qualify(argument)
-        for column in argument.find_all(exp.Column):
-            self._refuse_hidden(column.table, f"{column.table}.{column.name}")
-        return argument
+        name = node.name.lower()
+        moved = self.moved.get(name) if self._is_in_query(node) else None
+        return _copy(self.values[name] if moved is None else moved)
 
     def _identifier(self, node: exp.Identifier) -> exp.Expr | None:
         """The replacement of a parameter in USING, EXCLUDE, an alias, or before a column."""
@@ -196,10 +293,7 @@ class _Expansion:
             return self._name(node) if self._renames(node) else None
         if not self._is_callers(node):
             return None
-        new = self._name(node)
-        if not self.macro.is_table and self._is_in_query(node):
-            self._refuse_hidden(new.name, f"{new.name}.{parent.name}")
-        return new
+        return self._name(node)
 
     def _renames(self, node: exp.Identifier) -> bool:
         """True if an argument replaces a name by a name."""
@@ -228,26 +322,6 @@ class _Expansion:
             )
         identifier: exp.Identifier = argument.this.copy()
         return identifier
-
-    def _uncaptured(self, argument: exp.Expr) -> exp.Expr:
-        """Refuses an argument with a table whose name the body's own WITH redefines."""
-        local = self.macro.names.local
-        if local:
-            named = [t.name for t in argument.find_all(exp.Table)]
-            named += [argument.name] if isinstance(argument, exp.Column) else []
-            for name in named:
-                if name.lower() in local:
-                    self._refuse_hidden(name, name)
-        return argument
-
-    def _refuse_hidden(self, table: str, argument: str) -> None:
-        if table.lower() in self.aliases:
-            raise ProgrammingError(
-                f"{self.macro.name}() has a table named {table} itself, "
-                f"which hides the argument {argument}",
-                hint="Give the table another name with AS where the macro is called.",
-                position=position(self.call),
-            )
 
 
 def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:

@@ -12,6 +12,7 @@ from einsql.errors import Error
 from einsql.sql.binder.context import Catalog
 from einsql.sql.functions.tile_functions import SELECTING
 from einsql.sql.macros.expansion import MacroExpander
+from einsql.sql.macros.macros import FREE
 from einsql.sql.scope.relation import Relation, TileRelation
 
 WITHIN = 8
@@ -88,7 +89,9 @@ class _Look:
             return False
         if isinstance(item.this, exp.Anonymous):
             return self._call(item.this, names)
-        return isinstance(item.this, exp.Identifier) and self._name(item.name, names)
+        if not isinstance(item.this, exp.Identifier):
+            return False
+        return self._view(item.name) if FREE in item.meta else self._name(item.name, names)
 
     def _call(self, call: exp.Anonymous, names: Mapping[str, bool]) -> bool:
         name = call.name
@@ -110,6 +113,9 @@ class _Look:
         for level in reversed(self.ctes if self.outer else []):
             if low in level:
                 return isinstance(level[low], TileRelation)
+        return self._view(name)
+
+    def _view(self, name: str) -> bool:
         view = self.queries.catalog.view(name)
         if view is None or not self._open():
             return False

@@ -24,7 +24,7 @@ from einsql.sql.binder.from_clause import bind_from
 from einsql.sql.binder.grouping import check_group
 from einsql.sql.binder.items import Item, expand, find_alias
 from einsql.sql.binder.scalar import ScalarBinder
-from einsql.sql.binder.select import check_clauses
+from einsql.sql.binder.syntax import check_clauses
 from einsql.sql.functions.tile_functions import FUNCTIONS, PREFIX, suffix
 from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.scope.relation import TileColumn, TileRelation, deduplicated

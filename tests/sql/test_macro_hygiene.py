@@ -1,0 +1,119 @@
+"""Macros: no name captures another one; the oracle is the expansion, renamed by hand, in DuckDB."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import duckdb
+import numpy as np
+import pytest
+
+import einsql
+from tests.support.samples import sample
+
+NAMES = ("x", "y", "z")
+BODY = (
+    "WITH {c} AS (SELECT {a}.i, SUM({a}.val) AS val FROM {p} AS {a} GROUP BY {a}.i) "
+    "SELECT {c}.i, {c}.val + 10 * {f}.val + 100 * {b}.val AS val "
+    "FROM {c} JOIN {f} ON {f}.i = {c}.i JOIN {p} AS {b} ON {b}.i = {c}.i"
+)
+"""A table macro with the names c, a and b of its own, a name f of the catalog, a parameter p."""
+SCALAR = "(SELECT SUM({a}.val) FROM {f} AS {a} WHERE {a}.i = {k})"
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[einsql.Connection, duckdb.DuckDBPyConnection]]:
+    ours, oracle = einsql.connect(), duckdb.connect()
+    ours.execute("SET fallback = off")
+    for n, name in enumerate("xy"):
+        array = np.array([1.0, 2.0, 4.0]) * 8**n
+        ours.register(name, array, dims=("i",))
+        oracle.execute(f"CREATE TABLE {name} (i BIGINT, val DOUBLE)")
+        oracle.executemany(f"INSERT INTO {name} VALUES (?, ?)", [[*e] for e in enumerate(array)])
+    yield ours, oracle
+    ours.close()
+    oracle.close()
+
+
+def cases() -> list[tuple[str, ...]]:
+    """The names that a macro defines and reads, its caller's WITH, and the argument."""
+    own = itertools.product(NAMES, NAMES, NAMES, "xy", NAMES, NAMES)
+    distinct = [
+        (c, a, b, f, w, arg)
+        for c, a, b, f, w, arg in own
+        if len({c, b, f}) == 3 and (arg != "z" or w == "z")
+    ]
+    return random.Random(3).sample(distinct, len(distinct))
+
+
+@pytest.mark.parametrize("case", sample(cases()[:20], cases()), ids=" ".join)
+def test_no_name_captures_another(
+    both: tuple[einsql.Connection, duckdb.DuckDBPyConnection], case: tuple[str, ...]
+) -> None:
+    ours, oracle = both
+    c, a, b, f, w, arg = case
+    body = BODY.format(c=c, a=a, b=b, f=f, p="p")
+    ours.execute(f"CREATE OR REPLACE MACRO m(p) AS TABLE {body}")
+    ours.execute(f"CREATE OR REPLACE MACRO s(k) AS {SCALAR.format(a=a, f=f, k='k')}")
+    part = "SELECT i, val + 0.5 AS val FROM x"
+    got = ours.execute(
+        f"WITH {w} AS ({part}) SELECT {a}.i, {a}.val, s({a}.i) AS one, s(i) AS two "
+        f"FROM m(m({arg})) AS {a}"
+    ).fetchall()
+
+    # By hand: every name of the macro and of the caller's WITH is another one.
+    def table(p: str) -> str:
+        return f"({BODY.format(c='c_', a='a_', b='b_', f=f, p=p)})"
+
+    one = SCALAR.format(a="a_", f=f, k="outer_.i")
+    wanted = oracle.execute(
+        f"WITH w_ AS ({part}) SELECT outer_.i, outer_.val, {one} AS one, {one} AS two "
+        f"FROM {table(table('w_' if arg == w else arg))} AS outer_ ORDER BY ALL"
+    ).fetchall()
+    assert got == wanted
+    assert got
+
+
+def test_where_arguments_resolve(both: tuple[einsql.Connection, duckdb.DuckDBPyConnection]) -> None:
+    con, _ = both
+    con.execute("""
+        CREATE OR REPLACE MACRO sums(t) AS TABLE
+            WITH x AS (SELECT 7 AS seven) SELECT SUM(t.val) AS val FROM t;
+        CREATE OR REPLACE MACRO of_query() AS TABLE SELECT * FROM sums((SELECT val FROM x));
+        CREATE OR REPLACE MACRO of_name() AS TABLE
+            WITH y AS (SELECT i, 2 * val AS val FROM x) SELECT * FROM sums(t := y);
+        CREATE OR REPLACE MACRO in_order() AS TABLE
+            WITH a AS (SELECT SUM(val) AS val FROM y), y AS (SELECT 0 AS val) SELECT a.val FROM a;
+        CREATE OR REPLACE MACRO at_key(t, k) AS (SELECT SUM(t.val) FROM t WHERE t.i = k)
+    """)
+    hidden = "WITH x AS (SELECT 0 AS i, -1 AS val), y AS (SELECT -2 AS val) SELECT * FROM "
+    for call, wanted in {
+        "sums(x)": -1,  # the caller's x
+        "sums((SELECT val FROM x))": -1,
+        "of_query()": 7.0,  # x of the database, although the macro sums() defines an x
+        "of_name()": 14.0,
+        "in_order()": 56.0,  # y of the database, because that of WITH comes later
+    }.items():
+        assert con.execute(hidden + call).fetchall() == [(wanted,)], call
+    # An argument whose table has the name of the parameter that the subquery reads
+    rows = con.execute("SELECT t.i, at_key(x, t.i) AS v FROM y AS t").fetchall()
+    assert rows == [(0, 1.0), (1, 2.0), (2, 4.0)]
+
+
+def test_what_duckdb_runs_of_a_macro(
+    both: tuple[einsql.Connection, duckdb.DuckDBPyConnection],
+) -> None:
+    con, _ = both
+    con.execute("SET fallback = on")
+    con.execute("""
+        CREATE OR REPLACE MACRO first_of(t) AS TABLE
+            WITH x AS (SELECT 1 AS n) SELECT t.val, 'x' AS u FROM t, x ORDER BY 1 LIMIT 1
+    """)
+    assert con.execute("SELECT * FROM first_of(x)").fetchall() == [(1.0, "x")]
+    assert con.execute("SELECT * FROM first_of(relu(x))").fetchall() == [(1.0, "x")]
+    con.execute("CREATE OR REPLACE MACRO names() AS TABLE SELECT val, 'x' AS u FROM x LIMIT 1")
+    with pytest.raises(einsql.ProgrammingError, match='reads "x" of the database'):
+        con.execute("WITH x AS (SELECT 'a' AS val) SELECT * FROM names(), x")
+    con.execute("SET fallback = off")
