@@ -10,23 +10,16 @@ from functools import cache, partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from einsql import errors
 from einsql.core import forks
-from einsql.core.big_stack import with_room
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType
-from einsql.errors import InterfaceError, NotSupportedError, OperationalError, ProgrammingError
+from einsql.errors import InterfaceError, OperationalError, ProgrammingError
 from einsql.frontends.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.frontends.duckdb.functions import register, unregister, unregister_all
 from einsql.frontends.duckdb.rows import Rows
+from einsql.frontends.duckdb.session import Session
 from einsql.frontends.duckdb.tables import read_table
-from einsql.planner.context import CallerScope
-from einsql.planner.queries import bind_query, plan_query
-from einsql.session.connection import Connection
-from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
-from einsql.sql.parser.parameter_marks import mark
-from einsql.sql.parser.parser import parse
 from einsql.storage.host_arrays import array_in_scope
 from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import enough_memory
@@ -302,83 +295,6 @@ class Attached:
                 with enough_memory:
                     return read_table(name, table)
         return None
-
-
-class AttachedScope(CallerScope):
-    """The tables of a user's DuckDB database, and the variables of the caller.
-
-    Args:
-        table: Reads the table of a name, given the frame whose variables it may be.
-    """
-
-    __slots__ = ("_read", "_table")
-
-    def __init__(self, table: Callable[[str, FrameType | None], Relation | None]) -> None:
-        super().__init__()
-        self._table = table
-        self._read: dict[str, Relation | None] = {}
-
-    def leave(self, before: FrameType | None) -> None:
-        """Restores the previous frame and clears the tables, which are read once per statement."""
-        super().leave(before)
-        self._read = {}
-
-    def array(self, name: str, external: bool) -> object | None:
-        """A table of the user's database, or an array of the caller's variables."""
-        if name not in self._read:
-            self._read[name] = self._table(name, self.frame)
-        table = self._read[name]
-        return super().array(name, external) if table is None else table
-
-
-class Session(Connection):
-    """An einsql session that resolves names to the tables of a user's DuckDB database.
-
-    Args:
-        table: Reads the table of a name, given the frame whose variables it may be.
-    """
-
-    def __init__(self, table: Callable[[str, FrameType | None], Relation | None]) -> None:
-        super().__init__(scope=AttachedScope(table))
-
-    def rows(self, text: str, frame: FrameType) -> Rows:
-        """Binds a query: reads its tables and computes no result.
-
-        Raises:
-            Error: The query is wrong; the error has the position in the text.
-        """
-        with self.running(frame, ()):
-            spans = scan(text)
-            if len(spans) != 1:
-                raise ProgrammingError(f"einsql takes one query, not {len(spans)}")
-            (span,) = spans
-            bind = partial(self._bound, text[span.start : span.end])
-            try:
-                with errors.located(span.start, text):
-                    return with_room(bind, span.depth)
-            except NotSupportedError as error:
-                error.hint = error.hint or "DuckDB may do that, outside of einsql('…')."
-                raise
-
-    def _bound(self, text: str) -> Rows:
-        asked = mark(text).numbers
-        if asked:
-            raise ProgrammingError(
-                "Parameters do not reach the text in einsql('…')",
-                hint="Write the value in it; edb.session.execute(…) takes parameters.",
-                position=min(asked),
-            )
-        statement, doubt = parse(text)
-        if not isinstance(statement, st.Query):
-            raise ProgrammingError(
-                "einsql('…') holds a query, and this is another statement",
-                hint="Run it by edb.session.execute(…).",
-            )
-        bound = bind_query(self.context, statement.tree)
-        plan = plan_query(self.context, bound)
-        if doubt is not None:
-            raise doubt.locate(text)
-        return Rows(plan, dict(bound.inputs))
 
 
 _CALL: CodeType = compile("__einsql__()", "<einsql>", "eval")
