@@ -14,10 +14,11 @@ from einsql.core import forks
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError, OperationalError, ProgrammingError
-from einsql.frontends.duckdb.calls import STANDS_FOR, find_calls, replaced
+from einsql.frontends.duckdb.calls import STANDS_FOR, Call, find_calls, replaced
 from einsql.frontends.duckdb.functions import register, unregister, unregister_all
 from einsql.frontends.duckdb.rows import Rows
 from einsql.frontends.duckdb.session import Session
+from einsql.frontends.duckdb.table_function import TableFunction, is_possible
 from einsql.frontends.duckdb.tables import read_table
 from einsql.sql.parser.lexical import scan
 from einsql.storage.host_arrays import array_in_scope
@@ -93,10 +94,13 @@ class Attached:
     def __init__(self, connection: DuckDBPyConnection, owner: bool) -> None:
         self.connection = connection
         self.session = Session(self._table)
+        self._function: TableFunction | None = None
         self._owner = owner
         self._closed = False
         self._inherited: forks.Refusal | None = None
         forks.register(self)
+        if is_possible(connection):
+            self._function = TableFunction(connection, self.session)
 
     def forked(self, refusal: forks.Refusal) -> None:
         """In a forked child: refuses every statement and does not use DuckDB."""
@@ -205,6 +209,15 @@ class Attached:
         self._open()
         self.session.unregister(name)
 
+    def interrupt(self) -> None:
+        """Cancels the running statement, and the query of einsql that it runs.
+
+        DuckDB's `interrupt` alone takes effect when that query has ended.
+        """
+        self._open()
+        self.session.interrupt()
+        self.connection.interrupt()
+
     def close(self) -> None:
         """Removes the functions if they were registered through this connection.
 
@@ -213,6 +226,8 @@ class Attached:
         if self._closed:
             return
         self._closed = True
+        if self._function is not None:
+            self._function.close()
         self.session.close()
         if self._owner:
             unregister(self.connection)
@@ -242,7 +257,7 @@ class Attached:
         self._open()
         if not isinstance(query, str):
             raise InterfaceError(f"A statement is a str, not a {type(query).__name__}")
-        if not find_calls(query):
+        if not self._calls(query):
             with _connected():
                 return in_frame(partial(method, query, *arguments, **options), frame, {})
         *before, last = [query[s.start : s.end] for s in scan(query)]
@@ -260,7 +275,7 @@ class Attached:
         *arguments: Any,
         **options: Any,
     ) -> Any:
-        calls = find_calls(query)
+        calls = self._calls(query)
         bound: dict[str, Rows] = {}  # a repeated query runs once
         for call in calls:
             if call.query not in bound:
@@ -269,6 +284,10 @@ class Attached:
         return in_frame(
             partial(method, replaced(query, calls), *arguments, **options), frame, known
         )
+
+    def _calls(self, query: str) -> list[Call]:
+        """The calls in a text whose results this class computes; DuckDB runs the others."""
+        return [c for c in find_calls(query, self._function is None) if not c.lasting]
 
     def _check_settings(self) -> None:
         """Checks that DuckDB can read Python objects and that einsql can read files."""

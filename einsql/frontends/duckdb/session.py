@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from sqlglot import exp
 
@@ -127,17 +127,18 @@ class Session(Connection):
         seen: set[str] = set()
         trees = [tree]
         while trees:
-            for table in trees.pop().find_all(exp.Table, exp.Anonymous):
-                name = table.name
-                if not name or table.args.get("db") or name in seen:
-                    continue
-                seen.add(name)
-                for own in (name, f"{name}()"):
-                    stored = self.store.get(own)
-                    if isinstance(stored, Definition) and isinstance(stored.body.tree, exp.Expr):
-                        trees.append(stored.body.tree)
-                if isinstance(table.args.get("this"), exp.Identifier):
-                    yield name
+            for named in trees.pop().find_all(exp.Table, exp.Anonymous):
+                # TILES(x, 4, 4) has its table as an argument.
+                inner = named.this if isinstance(named.this, exp.Anonymous) else None
+                columns = [] if inner is None else inner.find_all(exp.Column)
+                for name in (named.name, *(c.name for c in columns)):
+                    if not name or named.args.get("db") or name in seen:
+                        continue
+                    seen.add(name)
+                    stored = [self.store.get(own) for own in (name, f"{name}()")]
+                    trees += [d.body.tree for d in stored if _is_query(d)]
+                    if isinstance(named, exp.Table):
+                        yield name
 
     @contextmanager
     def beside(self, scope: GivenScope) -> Iterator[Context]:
@@ -162,6 +163,10 @@ class Session(Connection):
         context.progress.begin()
         with boundary, Statement():
             yield context
+
+
+def _is_query(stored: object) -> TypeGuard[Definition]:
+    return isinstance(stored, Definition) and isinstance(stored.body.tree, exp.Expr)
 
 
 def in_text(bind: Callable[[str], T], text: str) -> T:
