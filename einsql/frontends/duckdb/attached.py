@@ -10,23 +10,17 @@ from functools import cache, partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from einsql import errors
 from einsql.core import forks
-from einsql.core.big_stack import with_room
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType
-from einsql.errors import InterfaceError, NotSupportedError, OperationalError, ProgrammingError
-from einsql.frontends.duckdb.calls import STANDS_FOR, find_calls, replaced
+from einsql.errors import InterfaceError, OperationalError, ProgrammingError
+from einsql.frontends.duckdb.calls import STANDS_FOR, Call, find_calls, replaced
 from einsql.frontends.duckdb.functions import register, unregister, unregister_all
 from einsql.frontends.duckdb.rows import Rows
+from einsql.frontends.duckdb.session import Session
+from einsql.frontends.duckdb.table_function import TableFunction, is_possible
 from einsql.frontends.duckdb.tables import read_table
-from einsql.planner.context import CallerScope
-from einsql.planner.queries import bind_query, plan_query
-from einsql.session.connection import Connection
-from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
-from einsql.sql.parser.parameter_marks import mark
-from einsql.sql.parser.parser import parse
 from einsql.storage.host_arrays import array_in_scope
 from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import enough_memory
@@ -100,10 +94,13 @@ class Attached:
     def __init__(self, connection: DuckDBPyConnection, owner: bool) -> None:
         self.connection = connection
         self.session = Session(self._table)
+        self._function: TableFunction | None = None
         self._owner = owner
         self._closed = False
         self._inherited: forks.Refusal | None = None
         forks.register(self)
+        if is_possible(connection):
+            self._function = TableFunction(connection, self.session)
 
     def forked(self, refusal: forks.Refusal) -> None:
         """In a forked child: refuses every statement and does not use DuckDB."""
@@ -212,6 +209,15 @@ class Attached:
         self._open()
         self.session.unregister(name)
 
+    def interrupt(self) -> None:
+        """Cancels the running statement, and the query of einsql that it runs.
+
+        DuckDB's `interrupt` alone takes effect when that query has ended.
+        """
+        self._open()
+        self.session.interrupt()
+        self.connection.interrupt()
+
     def close(self) -> None:
         """Removes the functions if they were registered through this connection.
 
@@ -220,6 +226,8 @@ class Attached:
         if self._closed:
             return
         self._closed = True
+        if self._function is not None:
+            self._function.close()
         self.session.close()
         if self._owner:
             unregister(self.connection)
@@ -249,7 +257,7 @@ class Attached:
         self._open()
         if not isinstance(query, str):
             raise InterfaceError(f"A statement is a str, not a {type(query).__name__}")
-        if not find_calls(query):
+        if not self._calls(query):
             with _connected():
                 return in_frame(partial(method, query, *arguments, **options), frame, {})
         *before, last = [query[s.start : s.end] for s in scan(query)]
@@ -267,7 +275,7 @@ class Attached:
         *arguments: Any,
         **options: Any,
     ) -> Any:
-        calls = find_calls(query)
+        calls = self._calls(query)
         bound: dict[str, Rows] = {}  # a repeated query runs once
         for call in calls:
             if call.query not in bound:
@@ -276,6 +284,10 @@ class Attached:
         return in_frame(
             partial(method, replaced(query, calls), *arguments, **options), frame, known
         )
+
+    def _calls(self, query: str) -> list[Call]:
+        """The calls in a text whose results this class computes; DuckDB runs the others."""
+        return [c for c in find_calls(query, self._function is None) if not c.lasting]
 
     def _check_settings(self) -> None:
         """Checks that DuckDB can read Python objects and that einsql can read files."""
@@ -302,83 +314,6 @@ class Attached:
                 with enough_memory:
                     return read_table(name, table)
         return None
-
-
-class AttachedScope(CallerScope):
-    """The tables of a user's DuckDB database, and the variables of the caller.
-
-    Args:
-        table: Reads the table of a name, given the frame whose variables it may be.
-    """
-
-    __slots__ = ("_read", "_table")
-
-    def __init__(self, table: Callable[[str, FrameType | None], Relation | None]) -> None:
-        super().__init__()
-        self._table = table
-        self._read: dict[str, Relation | None] = {}
-
-    def leave(self, before: FrameType | None) -> None:
-        """Restores the previous frame and clears the tables, which are read once per statement."""
-        super().leave(before)
-        self._read = {}
-
-    def array(self, name: str, readable: bool) -> object | None:
-        """A table of the user's database, or an array of the caller's variables."""
-        if name not in self._read:
-            self._read[name] = self._table(name, self.frame)
-        table = self._read[name]
-        return super().array(name, readable) if table is None else table
-
-
-class Session(Connection):
-    """An einsql session that resolves names to the tables of a user's DuckDB database.
-
-    Args:
-        table: Reads the table of a name, given the frame whose variables it may be.
-    """
-
-    def __init__(self, table: Callable[[str, FrameType | None], Relation | None]) -> None:
-        super().__init__(scope=AttachedScope(table))
-
-    def rows(self, text: str, frame: FrameType) -> Rows:
-        """Binds a query: reads its tables and computes no result.
-
-        Raises:
-            Error: The query is wrong; the error has the position in the text.
-        """
-        with self.running(frame, ()):
-            spans = scan(text)
-            if len(spans) != 1:
-                raise ProgrammingError(f"einsql takes one query, not {len(spans)}")
-            (span,) = spans
-            bind = partial(self._bound, text[span.start : span.end])
-            try:
-                with errors.located(span.start, text):
-                    return with_room(bind, span.depth)
-            except NotSupportedError as error:
-                error.hint = error.hint or "DuckDB may do that, outside of einsql('…')."
-                raise
-
-    def _bound(self, text: str) -> Rows:
-        asked = mark(text).numbers
-        if asked:
-            raise ProgrammingError(
-                "Parameters do not reach the text in einsql('…')",
-                hint="Write the value in it; edb.session.execute(…) takes parameters.",
-                position=min(asked),
-            )
-        statement, doubt = parse(text)
-        if not isinstance(statement, st.Query):
-            raise ProgrammingError(
-                "einsql('…') holds a query, and this is another statement",
-                hint="Run it by edb.session.execute(…).",
-            )
-        bound = bind_query(self.context, statement.tree)
-        plan = plan_query(self.context, bound)
-        if doubt is not None:
-            raise doubt.locate(text)
-        return Rows(plan, dict(bound.inputs))
 
 
 _CALL: CodeType = compile("__einsql__()", "<einsql>", "eval")

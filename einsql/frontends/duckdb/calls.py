@@ -24,11 +24,16 @@ _USAGE = "Write FROM einsql('SELECT …')."
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call and its query."""
+    """A call and its query.
+
+    Attributes:
+        lasting: Whether the call is in a text that runs later, such as a view.
+    """
 
     start: int
     end: int
     query: str
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,12 @@ class _Token:
     """The word in upper case, or the punctuation mark; empty for quoted text."""
 
 
-def find_calls(sql: str) -> list[Call]:
+def find_calls(sql: str, at_once: bool = True) -> list[Call]:
     """The calls of `einsql` in a text, outside of quotes and comments.
+
+    Args:
+        sql: The text.
+        at_once: Whether a call in a text that runs later is an error.
 
     Raises:
         ProgrammingError: A call is outside FROM, or its argument is not one string.
@@ -50,7 +59,7 @@ def find_calls(sql: str) -> list[Call]:
     if NAME not in sql.lower():
         return []
     try:
-        return _calls(_tokens(sql))
+        return _calls(_tokens(sql), at_once)
     except Error as error:
         raise error.locate(sql) from None
 
@@ -74,7 +83,7 @@ def _tokens(sql: str) -> list[_Token]:
     return tokens
 
 
-def _calls(tokens: list[_Token]) -> list[Call]:
+def _calls(tokens: list[_Token], at_once: bool) -> list[Call]:
     calls: list[Call] = []
     begun: list[str] = []  # the words of the statement before the token
     for n, token in enumerate(tokens):
@@ -91,7 +100,16 @@ def _calls(tokens: list[_Token]) -> list[Call]:
             raise ProgrammingError(
                 "einsql('…') is a table and stands in FROM", hint=_USAGE, position=token.start
             )
-        _check_lasting(begun, token)
+        lasting = _lasting(begun)
+        if lasting and at_once:
+            raise NotSupportedError(
+                f"einsql('…') cannot stand in a {lasting}: its result is there for one statement",
+                hint="CREATE TABLE … AS keeps it; or create the view in einsql: edb.session.",
+                position=token.start,
+            )
+        if lasting:
+            calls.append(Call(token.start, token.end, "", lasting=True))
+            continue
         if _word(tokens, n + 3) != ")":
             raise ProgrammingError(
                 "einsql takes one text, a query of einsql",
@@ -106,16 +124,11 @@ def _word(tokens: list[_Token], at: int) -> str:
     return tokens[at].word if at < len(tokens) else ""
 
 
-def _check_lasting(begun: list[str], token: _Token) -> None:
+def _lasting(begun: list[str]) -> str:
+    """What a statement creates whose text runs later; empty for another statement."""
     head = begun[: begun.index("AS")] if "AS" in begun else begun
-    kind = next((w for w in _LASTING if w in head), None) if begun[0] == "CREATE" else None
-    kind = "PREPARE" if begun[0] == "PREPARE" else kind
-    if kind is not None:
-        raise NotSupportedError(
-            f"einsql('…') cannot stand in a {kind}: its result is there for one statement",
-            hint="CREATE TABLE … AS keeps it; or create the view in einsql: edb.session.",
-            position=token.start,
-        )
+    kind = next((w for w in _LASTING if w in head), "") if begun[0] == "CREATE" else ""
+    return "PREPARE" if begun[0] == "PREPARE" else kind
 
 
 def _text(token: _Token) -> str:

@@ -14,7 +14,7 @@ from einsql.core import forks
 from einsql.core.schema import DType
 from einsql.core.units import plural
 from einsql.errors import InterfaceError, ProgrammingError
-from einsql.frontends.duckdb import kernels
+from einsql.frontends.duckdb import kernels, table_function
 from einsql.frontends.duckdb.kernels import Put
 from einsql.frontends.duckdb.results import Tiles
 from einsql.frontends.duckdb.tiles import Column, numbers, read, read_lists, reshaped
@@ -93,6 +93,9 @@ def register(con: DuckDBPyConnection, element: DType) -> bool:
             name, call, None, returns, type=PythonUDFType.ARROW, null_handling=SPECIAL
         )
         registered.append(name)
+    if table_function.is_possible(con):
+        table_function.create_functions(con)
+        registered.extend(table_function.FUNCTIONS)
     _holders[con] = 1
     return True
 

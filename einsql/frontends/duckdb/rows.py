@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
     from einsql.planner.tile_plan import TilePlan
 
 
@@ -39,10 +41,10 @@ class Rows:
         self._refusal: forks.Refusal | None = None
         forks.register(self)
         self._schema = pa.schema(
-            [(c.name, _stored(c.dtype)) for c in plan.columns]
+            [(c.name, stored_type(c.dtype)) for c in plan.columns]
             if isinstance(plan, Plan)
             else [
-                (name, pa.int64() if key is not None else _tile(plan.node.schema.dtype))
+                (name, pa.int64() if key is not None else tile_type(plan.node.schema.dtype))
                 for name, key in plan.columns
             ]
         )
@@ -57,7 +59,7 @@ class Rows:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         result = self._computed()
-        batches = _batches(result, self._schema)
+        batches = batches_of(result, tuple(self._schema.names), self._schema.names)
         reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)
 
@@ -75,26 +77,49 @@ class Rows:
             return self._plan.result(self._inputs, lambda done: None)
 
 
-def _stored(dtype: DType) -> pa.DataType:
+def stored_type(dtype: DType) -> pa.DataType:
     """The Arrow type of a column; DuckDB has no floating-point type of two bytes."""
     return pa.float32() if dtype.is_short else arrow_type(dtype)
 
 
-def _tile(dtype: DType) -> pa.DataType:
-    data = pa.large_list(_stored(dtype))
+def tile_type(dtype: DType) -> pa.DataType:
+    """The Arrow type of a tile."""
+    data = pa.large_list(stored_type(dtype))
     return pa.struct([("shape", pa.list_(pa.int32())), ("data", data)])
 
 
-def _batches(result: Result | TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if isinstance(result, TileResult):
-        yield from _tiles(result, schema)
-        return
+def batches_of(
+    result: Result | TileResult,
+    names: tuple[str, ...],
+    wanted: Sequence[str],
+    where: ds.Expression | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a result that satisfy a filter.
+
+    Args:
+        result: The result.
+        names: The names of its columns.
+        wanted: The names of the columns of the batches.
+        where: The filter; None for all rows.
+    """
     with enough_memory:
-        yield from streams.Rows(result, tuple(schema.names)).reader()
+        if isinstance(result, TileResult):
+            parts = _tiles(result, names)
+        elif result.has_lists:
+            parts = iter(result.arrow().rename_columns(list(names)).to_batches())
+        else:
+            yield from streams.Rows(result, names).reader(wanted, where)
+            return
+        for part in parts:
+            table = pa.Table.from_batches([part])
+            found = table if where is None else table.filter(where)
+            yield from found.select(list(wanted)).to_batches()
 
 
-def _tiles(result: TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _tiles(result: TileResult, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     dtype = result.node.schema.dtype
+    types = [tile_type(dtype) if n is None else pa.int64() for _, n in result.columns]
+    schema = pa.schema(list(zip(names, types, strict=True)))
     for key, block in result.blocks.items():
         array = loaded(block, dtype)
         if dtype is DType.HALF:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.core.quoting import in_quotes
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.matrix import Compressed
 from einsql.core.units import plural
@@ -46,6 +47,59 @@ SPARSE = 16
 _EXPLICIT = "edb.tensor(name, 'SELECT …', dims=('i', 'j')) says which columns are keys."
 
 
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """The columns of a table whose rows are elements.
+
+    Attributes:
+        name: The table's name, for error messages.
+        keys: The names of the key columns.
+        dtypes: The type of each column, by name; the keys are first.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    dtypes: Mapping[str, DType]
+
+    @property
+    def casts(self) -> list[str]:
+        """The SQL expressions of the columns in the types of the tensor."""
+        return [f"CAST({in_quotes(c)} AS {t.value})" for c, t in self.dtypes.items()]
+
+    def relation(
+        self, columns: Mapping[str, np.ndarray], shape: Sequence[int] | None = None
+    ) -> Relation:
+        """The relation over the rows.
+
+        Args:
+            columns: The columns without NULLs, in the types of the schema.
+            shape: The extents of the keys, which then start at 0; by default the data determines
+                the bounds.
+
+        Returns:
+            A relation over copies of the columns; dense if every key is present, else masked.
+
+        Raises:
+            IntegrityError: A key is duplicate, negative or out of bounds.
+        """
+        bounds = _bounds(self.name, [columns[k] for k in self.keys], self.keys, shape)
+        fields = tuple(Field(c, t) for c, t in self.dtypes.items() if c not in self.keys)
+        return _relation(self.name, Schema(bounds, fields), columns)
+
+    def without_nulls(self, column: str, nulls: int, rows: int) -> None:
+        """Requires that a column has no NULLs.
+
+        Raises:
+            DataError: It has some.
+        """
+        if nulls:
+            raise DataError(
+                f"{column} of {self.name} is NULL in {nulls} of {rows} rows",
+                hint=f"Leave those out: WHERE {column} IS NOT NULL. A key without a row is "
+                "absent, which is no error.",
+            )
+
+
 def read_table(
     name: str,
     table: DuckDBPyRelation,
@@ -61,24 +115,35 @@ def read_table(
         shape: The extents of the keys, which then start at 0; by default the data determines
             the bounds.
 
-    Returns:
-        A relation over copies of the columns; dense if every key is present, else masked.
-
     Raises:
         ProgrammingError: A key or value column is missing, or tensors lack a column's type.
         IntegrityError: A key is duplicate, negative or out of bounds.
         DataError: A value or key is NULL, or an integer exceeds the range of BIGINT.
     """
     types = dict(zip(table.columns, (str(t) for t in table.types), strict=True))
+    schema = table_schema(name, types, dims)
+    return schema.relation(_columns(schema, table), shape)
+
+
+def table_schema(
+    name: str, types: Mapping[str, str], dims: Sequence[str] | None = None
+) -> TableSchema:
+    """The schema of a table as a tensor.
+
+    Args:
+        name: The table's name, for error messages.
+        types: DuckDB's types of the columns, by name.
+        dims: The key columns; by default the leading integer columns, except the last column.
+
+    Raises:
+        ProgrammingError: A key or value column is missing, or tensors lack a column's type.
+    """
     keys = _keys(name, types, dims)
     values = [c for c in types if c not in keys]
     if not values:
         raise ProgrammingError(f"{name} has keys only", hint="A tensor has a value beside them.")
     dtypes = dict.fromkeys(keys, DType.BIGINT) | {c: _type(name, c, types[c]) for c in values}
-    columns = _columns(name, table, dtypes)
-    bounds = _bounds(name, [columns[k] for k in keys], keys, shape)
-    fields = tuple(Field(c, dtypes[c]) for c in values)
-    return _relation(name, Schema(bounds, fields), columns)
+    return TableSchema(name, tuple(keys), dtypes)
 
 
 def _keys(name: str, types: Mapping[str, str], dims: Sequence[str] | None) -> list[str]:
@@ -118,31 +183,24 @@ def _type(name: str, column: str, kind: str) -> DType:
     return dtype
 
 
-def _columns(
-    name: str, table: DuckDBPyRelation, types: Mapping[str, DType]
-) -> dict[str, np.ndarray]:
+def _columns(schema: TableSchema, table: DuckDBPyRelation) -> dict[str, np.ndarray]:
     """The columns as arrays without NULLs."""
     import duckdb
 
-    casts = (f"CAST({in_quotes(c)} AS {t.value}) AS c{n}" for n, (c, t) in enumerate(types.items()))
+    shown = ", ".join(f"{cast} AS c{n}" for n, cast in enumerate(schema.casts))
     try:
-        arrays = table.project(", ".join(casts)).fetchnumpy()
+        arrays = table.project(shown).fetchnumpy()
     except duckdb.ConversionException as error:
         raise DataError(
-            f"A number in {name} does not fit its type in a tensor: {error}",
+            f"A number in {schema.name} does not fit its type in a tensor: {error}",
             hint="Whole numbers are BIGINT at most.",
         ) from error
     columns = {}
-    for n, (column, dtype) in enumerate(types.items()):
+    for n, (column, dtype) in enumerate(schema.dtypes.items()):
         array: Any = arrays[f"c{n}"]
         if isinstance(array, np.ma.MaskedArray):
-            gone = np.flatnonzero(np.ma.getmaskarray(array))
-            if len(gone):
-                raise DataError(
-                    f"{column} of {name} is NULL in {len(gone)} of {len(array)} rows",
-                    hint=f"Leave those out: WHERE {column} IS NOT NULL. A key without a row is "
-                    "absent, which is no error.",
-                )
+            nulls = int(np.count_nonzero(np.ma.getmaskarray(array)))
+            schema.without_nulls(column, nulls, len(array))
             array = array.data
         columns[column] = np.asarray(array, dtype.numpy)
     return columns

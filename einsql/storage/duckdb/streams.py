@@ -129,11 +129,24 @@ class Rows:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+class Readable(Protocol):
+    """Rows that are created when they are read."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns' types."""
+
+    def reader(
+        self, columns: Sequence[str] | None = None, where: ds.Expression | None = None
+    ) -> pa.RecordBatchReader:
+        """A reader of the rows that satisfy a filter; see `Rows.reader`."""
+
+
 @dataclass(frozen=True)
 class Scan:
     """A scan of DuckDB with its columns and filter, as the interface of pyarrow's scanners."""
 
-    rows: Rows
+    rows: Readable
     columns: Sequence[str] | None
     where: ds.Expression | None
 
@@ -154,7 +167,7 @@ def _source() -> type[Any]:
     class Source(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         """Rows as a data set, which receives DuckDB's columns and filters."""
 
-        def __init__(self, rows: Rows) -> None:
+        def __init__(self, rows: Readable) -> None:
             # pyarrow's __init__ is for data sets in files, so it is not called.
             self.rows = rows
 
@@ -171,6 +184,11 @@ def _source() -> type[Any]:
             return Scan(self.rows, columns, filter)
 
     return Source
+
+
+def data_set(rows: Readable) -> object:
+    """An object that DuckDB scans, with the columns and the filter that it needs."""
+    return _source()(rows)
 
 
 def stream(result: Result, names: tuple[str, ...]) -> object:
@@ -191,7 +209,7 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
     rows = Rows(result, names)
     if result.schema.size <= ROWS:
         return rows.reader().read_all()
-    return _source()(rows)
+    return data_set(rows)
 
 
 def no_rows(names: Sequence[str], columns: Sequence[Column]) -> pa.Table:

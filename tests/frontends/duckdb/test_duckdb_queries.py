@@ -15,9 +15,9 @@ import pytest
 
 import einsql
 from einsql.frontends.duckdb import Attached
-from einsql.frontends.duckdb.attached import Session
 from einsql.frontends.duckdb.calls import find_calls, replaced
 from einsql.frontends.duckdb.rows import Rows
+from einsql.frontends.duckdb.session import Session
 
 
 @pytest.fixture
