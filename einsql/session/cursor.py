@@ -288,6 +288,11 @@ class Cursor(Fetched):
         self._given = None
         return rows
 
+    def rewind(self) -> None:
+        """Begins again with the first row at the next fetch; an extension of PEP 249."""
+        self._open()
+        self._rows, self._given = None, 0
+
     def close(self) -> None:
         """Closes the cursor and frees its result; `rowcount` remains."""
         count = self.rowcount

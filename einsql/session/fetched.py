@@ -294,7 +294,7 @@ class Fetched:
         if [c.name for c in columns] == ["explain"]:
             return (str(row[0]) for row in self._tensor().rows())
         shown = box.Excerpt(list(rows), [], total)
-        return box.draw_box(columns, shown, null="NULL", types=True, width=width)
+        return box.draw_box(columns, shown, null="NULL", width=width)
 
     def _first(self, most: int) -> tuple[list[tuple[Any, ...]], int]:
         """The first rows of the result, and the number of all."""

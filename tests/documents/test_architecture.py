@@ -21,7 +21,8 @@ RESULT_WORDS = {"found", "made", "held", "told", "given", "whole"}
 """Names of local variables that say nothing of what they hold."""
 KINDS_IN_SQL = {
     "einsql.frontends.console.completion",
-    "einsql.frontends.console.commands",
+    "einsql.frontends.console.commands.catalog",
+    "einsql.frontends.console.commands.dump",
     "einsql.frontends.console.objects",
     "einsql.frontends.harlequin",
     "einsql.frontends.sqlalchemy.reflection",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from einsql.core.settings import SETTINGS, setting_text
 from einsql.errors import Error
 from einsql.frontends.console import objects
-from einsql.frontends.console.commands import COMMANDS
+from einsql.frontends.console.commands.registry import COMMANDS
 from einsql.frontends.console.words import FUNCTIONS, KEYWORDS, TABLE_FUNCTIONS, statement_at
 from einsql.sql.parser.explain_options import FORMS, OPTIONS
 from einsql.sql.parser.syntax import LEVELS

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import einsql
 from einsql.core.file_ownership import check_file
 from einsql.errors import Error
+from einsql.frontends.console.commands.command import unescaped
 from einsql.frontends.console.render import MODES
 from einsql.frontends.console.settings import Database, Leave, Settings
 from einsql.frontends.console.shell import Shell
@@ -102,6 +103,7 @@ def _run(options: argparse.Namespace, mpi: object) -> int:
         echo=options.echo,
         bail=options.bail,
         headers=options.headers,
+        separator=None if options.separator is None else unescaped(options.separator),
     )
     config = dict(options.set) if mpi is None else {**dict(options.set), "mpi": mpi}
     try:
@@ -222,8 +224,9 @@ def _parser() -> argparse.ArgumentParser:
         "--noheader",
         dest="headers",
         action="store_false",
-        help="print csv and list without the names of the columns",
+        help="print modes without a frame without the names of the columns",
     )
+    add("-separator", "--separator", metavar="TEXT", help="print this text between fields")
     add("-init", "--init", metavar="FILE", help="run this script first, not ~/.einsqlrc")
     add("-no-init", "--no-init", action="store_true", help="don't run ~/.einsqlrc")
     add(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import einsql
-from einsql.core.quoting import in_quotes
+from einsql.core.quoting import RESERVED, in_quotes
 from einsql.core.records import dataclass
 from einsql.sql.parser.create.create_headers import Head, head_of
 from einsql.storage.objects import Damaged, Definition, Tensor, bare_name, damage_error, macro_key
@@ -109,4 +109,5 @@ def _options(stored: Tensor) -> str:
 
 def quoted(name: str) -> str:
     """The name as an SQL identifier, quoted if necessary."""
-    return name if name.isidentifier() else in_quotes(name)
+    is_word = name.isidentifier() and name.lower() not in RESERVED
+    return name if is_word else in_quotes(name)

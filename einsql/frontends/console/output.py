@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -24,6 +25,7 @@ class Output:
 
     Attributes:
         at_prompt: Whether the input is an interactive prompt; only then a pager is used.
+        name: The file of the results; "terminal" for the standard output.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -31,6 +33,7 @@ class Output:
         self._settings = settings
         self._file: IO[str] | None = None
         self._once = False
+        self.name = "terminal"
 
     @property
     def width(self) -> int | None:
@@ -59,7 +62,7 @@ class Output:
         """
         if self._file is not None:
             self._file.close()
-        self._file, self._once = None, once
+        self._file, self._once, self.name = None, once, path or "terminal"
         if path is not None:
             try:
                 self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - the file stays open
@@ -67,7 +70,12 @@ class Output:
                 raise CommandError(f'cannot write "{path}": {e.strerror}') from e
 
     def print_lines(
-        self, lines: Iterable[str], *, paged: bool = True, at_once: bool = False
+        self,
+        lines: Iterable[str],
+        *,
+        paged: bool = True,
+        at_once: bool = False,
+        end: str = "\n",
     ) -> None:
         """Prints lines to the destination of results; a pager shows long results.
 
@@ -75,6 +83,7 @@ class Output:
             lines: The lines, without line ends.
             paged: Whether a pager can show the lines.
             at_once: Whether each line is flushed immediately.
+            end: The text after each line.
 
         Raises:
             CommandError: The pager cannot be run.
@@ -83,7 +92,7 @@ class Output:
             lines = self._page(lines, command)
         out = sys.stdout if self._file is None else self._file
         for line in lines:
-            out.write(line + "\n")
+            out.write(line + end)
             if at_once:
                 out.flush()
         out.flush()
@@ -110,6 +119,31 @@ class Output:
                 _feed(command, chain(first, rest))
                 return ()
         return first
+
+
+def tell(message: str) -> None:
+    """Prints a message on the standard error; on a terminal its lines break between words."""
+    if sys.stderr.isatty():
+        message = wrapped(message, shutil.get_terminal_size().columns)
+    print(message, file=sys.stderr)
+
+
+def wrapped(message: str, width: int) -> str:
+    """The message with lines of at most this width, except for a quoted line of a statement."""
+    text, quote, place = message.partition("\n\nLINE ")
+    lines = [
+        part
+        for line in text.split("\n")
+        for part in textwrap.wrap(
+            line,
+            max(width, 20),
+            subsequent_indent=" " * (len(line) - len(line.lstrip())),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or [""]
+    ]
+    return "\n".join(lines) + quote + place
 
 
 def _feed(command: str, lines: Iterator[str]) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
     from prompt_toolkit.history import History
 
-_PROMPT = "einsql> "
-_CONTINUED = "   ...> "
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 """The flag that opens a FIFO without waiting for its reader."""
 
@@ -85,9 +83,9 @@ def _plain(shell: Shell) -> ReadText:
         import readline  # noqa: F401
 
     def read() -> str:
-        text = input(_PROMPT)
+        text = input(shell.settings.prompt)
         while not is_whole(shell, text):
-            text += "\n" + input(_CONTINUED)
+            text += "\n" + input(shell.settings.continued)
         return text
 
     return read
@@ -112,16 +110,18 @@ def _editor(shell: Shell, vocabulary: Vocabulary) -> ReadText:
         event.current_buffer.complete_state = None  # accepts the completion only
 
     session: PromptSession[str] = PromptSession(
-        [("class:prompt", _PROMPT)],
+        lambda: [("class:prompt", shell.settings.prompt)],
         multiline=unfinished,
-        prompt_continuation=lambda width, _, wrapped: " " * width if wrapped else _CONTINUED,
+        prompt_continuation=lambda width, _, wrapped: (
+            " " * width if wrapped else shell.settings.continued
+        ),
         lexer=SQLLexer(),
         style=STYLE,
         completer=_completer(vocabulary),
         complete_while_typing=False,
         history=_history(),
         key_bindings=keys,
-        enable_open_in_editor=True,
+        enable_open_in_editor=Condition(lambda: shell.connection.settings.enable_external_access),
         enable_suspend=True,
     )
     return session.prompt
@@ -132,6 +132,7 @@ def _history() -> History:
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = os.environ.get("EINSQL_HISTORY", str(Path.home() / ".einsql_history"))
+    path = os.path.abspath(path) if path else path  # .cd may change the directory
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _AT_ONCE, 0o600)
         regular = stat.S_ISREG(os.fstat(file).st_mode)

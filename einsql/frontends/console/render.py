@@ -2,77 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
-from einsql.core.records import dataclass
-from einsql.storage.results.box import Excerpt, Row, draw_box, draw_growing
-from einsql.storage.results.value_text import (
-    ESCAPES,
-    Column,
-    format_cell,
-    format_json,
-    format_value,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """The settings of a mode.
-
-    Attributes:
-        null: The text of NULL; None for the mode's default.
-        maxrows: The largest number of rows in a table; 0 for no limit.
-        width: The largest width of a table's line in characters; None for no limit.
-        total: The number of rows; -1 if unknown.
-        headers: Whether `csv` and `list` begin with the column names.
-    """
-
-    null: str | None = None
-    maxrows: int = 40
-    width: int | None = None
-    total: int = -1
-    headers: bool = True
-
+from einsql.frontends.console import grid, markup
+from einsql.frontends.console.delimited import csv, fields, insert, one_line, quote, tcl_word
+from einsql.frontends.console.style import Mode, Style, texts
+from einsql.storage.results.box import Excerpt, Row, draw_box, draw_columns, draw_growing
+from einsql.storage.results.value_text import Column, format_json
 
 _LONG = 1_000_000
 """The number of rows above which a table shows only the first rows."""
 
-Mode = Callable[[Sequence[Column], Iterable[Row], Style], Iterator[str]]
-"""A function that returns the lines of a result, without line ends."""
-
 
 def _duckbox(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
     shown = excerpt(rows, style.maxrows, style.total)
-    return draw_box(columns, shown, null=_null(style), types=True, width=style.width)
-
-
-def _box(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
-    everything = list(rows)
-    shown = Excerpt(everything, [], len(everything))
-    return draw_box(columns, shown, null=_null(style), types=False, width=None)
+    draw = draw_columns if style.columnwise else draw_box
+    more = "; .last shows all" if style.width else ""
+    return draw(columns, shown, null=style.null_text, width=style.width, more=more)
 
 
 def _growing(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
-    return draw_growing(columns, rows, null=_null(style))
-
-
-def _csv(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
-    null = style.null or ""
-    line = io.StringIO()
-    writer = csv.writer(line, lineterminator="")
-    texts = (
-        [format_value(v, c.type, null) for v, c in zip(row, columns, strict=True)] for row in rows
-    )
-    for fields in chain([[c.name for c in columns]] if style.headers else [], texts):
-        writer.writerow(fields)
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
+    return draw_growing(columns, rows, null=style.null_text)
 
 
 def _json(columns: Sequence[Column], rows: Iterable[Row], _: Style) -> Iterator[str]:
@@ -97,48 +50,46 @@ def _documents(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[str]:
         yield "{" + ",".join(f"{n}:{v}" for n, v in zip(names, values, strict=True)) + "}"
 
 
-def _markdown(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
-
-    yield line(c.name for c in columns)
-    yield "|" + "|".join("--:" if c.is_numeric else "---" for c in columns) + "|"
-    for row in rows:
-        yield line(_texts(columns, row, style))
-
-
 def _line(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
     width = max(len(c.name) for c in columns)
     for n, row in enumerate(rows):
         if n:
             yield ""
-        for c, text in zip(columns, _texts(columns, row, style), strict=True):
+        for c, text in zip(columns, texts(columns, row, style), strict=True):
             yield f"{c.name:>{width}} = {text}"
 
 
-def _list(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
-    if style.headers:
-        yield "|".join(c.name for c in columns)
-    for row in rows:
-        texts = (format_value(v, c.type, _null(style)) for v, c in zip(row, columns, strict=True))
-        yield "|".join(text.translate(ESCAPES) for text in texts)
+def _trash(columns: Sequence[Column], rows: Iterable[Row], _: Style) -> Iterator[str]:
+    deque(rows, maxlen=0)  # they are computed and fetched, as for other modes
+    return iter(())
 
 
 MODES: dict[str, Mode] = {
     "duckbox": _duckbox,
-    "box": _box,
-    "csv": _csv,
+    "ascii": fields("ascii", str, str),
+    "box": grid.box,
+    "column": grid.column,
+    "csv": csv,
+    "html": markup.html,
+    "insert": insert,
     "json": _json,
     "jsonlines": _jsonlines,
-    "markdown": _markdown,
+    "latex": markup.latex,
     "line": _line,
-    "list": _list,
+    "list": fields("list", str, one_line),
+    "markdown": markup.markdown,
+    "quote": quote,
+    "table": grid.table,
+    "tabs": fields("tabs", one_line, one_line),
+    "tcl": fields("tcl", tcl_word, tcl_word),
+    "trash": _trash,
 }
 
-GROWING = {"duckbox": "growing", "box": "growing"}
+GROWING = dict.fromkeys(("duckbox", "box", "table", "column"), "growing")
 """The modes that need all rows in advance, with the streaming mode that replaces each."""
 
-_VERBATIM = MODES.keys() - {"json", "jsonlines"}
+_VERBATIM = ("duckbox", "box", "table", "column", "csv", "latex", "line", "list", "markdown",
+             "ascii", "tabs")  # fmt: skip
 """The modes that print a plan verbatim, as text or HTML."""
 
 
@@ -171,11 +122,3 @@ def excerpt(rows: Iterable[Row], limit: int, known_total: int = -1) -> Excerpt:
     kept = limit - limit // 2
     last = [*head[kept:], *tail][-(limit // 2) :] if limit > 1 else []
     return Excerpt(head[:kept], last, total)
-
-
-def _texts(columns: Sequence[Column], row: Row, style: Style) -> list[str]:
-    return [format_cell(v, c.type, _null(style)) for v, c in zip(row, columns, strict=True)]
-
-
-def _null(style: Style) -> str:
-    return "NULL" if style.null is None else style.null

@@ -42,6 +42,13 @@ class Settings:
         headers: Whether modes without a table begin with the column names.
         pager: The command that shows long results at a prompt; "on" for the default pager,
             "off" for no pager.
+        separator: The text between fields; None for the mode's default.
+        row_end: The text after each row; None for the mode's default.
+        table: The table of the mode `insert`, as SQL spells it.
+        widths: The least widths of columns, see `Style`.
+        columnwise: Whether tables have a line for each column.
+        prompt: The prompt.
+        continued: The prompt of the further lines of a statement.
     """
 
     mode: str = "duckbox"
@@ -54,6 +61,13 @@ class Settings:
     progress: bool = True
     headers: bool = True
     pager: str = "on"
+    separator: str | None = None
+    row_end: str | None = None
+    table: str = '"table"'
+    widths: tuple[int, ...] = ()
+    columnwise: bool = False
+    prompt: str = "einsql> "
+    continued: str = "   ...> "
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
@@ -17,14 +18,16 @@ from typing import TYPE_CHECKING, TypeVar
 import einsql
 from einsql.errors import Error, InterruptedError
 from einsql.frontends.console import colours
-from einsql.frontends.console.commands import run_command
+from einsql.frontends.console.commands.registry import run_command
+from einsql.frontends.console.delimited import ROW_ENDS
 from einsql.frontends.console.loops import Arrivals
-from einsql.frontends.console.output import Output
-from einsql.frontends.console.render import GROWING, Style, render
+from einsql.frontends.console.output import Output, tell
+from einsql.frontends.console.render import GROWING, render
 from einsql.frontends.console.settings import Bail, CommandError, Database, Leave, Settings
+from einsql.frontends.console.style import Style
 from einsql.frontends.console.work import Worker
 from einsql.storage.results.box import Row
-from einsql.storage.results.value_text import columns_of
+from einsql.storage.results.value_text import Column, columns_of
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
@@ -45,6 +48,7 @@ class Shell:
         output: The destination of results.
         failed: Whether a statement or command has failed.
         latest: The cursor of the last printed result.
+        latest_text: The last text of statements that has run.
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
@@ -57,6 +61,7 @@ class Shell:
         self.output: Output = Output(settings)
         self.failed = False
         self.latest: einsql.Cursor | None = None
+        self.latest_text = ""
         self.database = database
         self._ranks: Cluster | None = None
         self.connection = self._connect(database)
@@ -69,7 +74,9 @@ class Shell:
         config = database.config
         if self._ranks is not None:
             config = {**config, "mpi": self._ranks}
-        return einsql.connect(database.path, read_only=database.read_only, config=config)
+        in_memory = database.path in ("", ":memory:")
+        path = database.path if in_memory else os.path.abspath(database.path)  # .cd may follow
+        return einsql.connect(path, read_only=database.read_only, config=config)
 
     def open(self, path: str) -> None:
         """Closes the database and opens another one with the same options and ranks.
@@ -175,6 +182,7 @@ class Shell:
         statements: list[tuple[int, str]] = []
         with self.reporting(source, text, line):
             statements = self.connection.split(text)
+        self.latest_text = text if statements else self.latest_text
         for offset, sql in statements:
             with self.reporting(source, text, line, offset, sql):
                 self._statement(sql)
@@ -213,12 +221,32 @@ class Shell:
             if self._worker.interrupted:
                 raise KeyboardInterrupt
             self.latest = cursor
-            rows = _rows(first, cursor)
-            self.output.print_lines(render(self.settings.mode, columns, rows, self._style(total)))
+            self._print(columns, _rows(first, cursor), self._style(total))
+
+    def print_latest(self) -> None:
+        """Prints the last result again, with all rows, columns and characters.
+
+        Raises:
+            CommandError: There is no result.
+        """
+        cursor = self.latest
+        if cursor is None or cursor.description is None:
+            raise CommandError("There is no result to print yet; run a SELECT first, then .last")
+        cursor.rewind()
+        total, first = self.work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
+        style = replace(self._style(total), maxrows=0, width=None)
+        self._print(columns_of(cursor.description), _rows(first, cursor), style)
+
+    def _print(self, columns: Sequence[Column], rows: Iterable[Row], style: Style) -> None:
+        mode = self.settings.mode
+        self.output.print_lines(render(mode, columns, rows, style), end=self._row_end(mode))
+
+    def _row_end(self, mode: str) -> str:
+        return self.settings.row_end or ROW_ENDS.get(mode, "\n")
 
     def _tell(self) -> None:
         for notice in self.connection.notices:
-            print(f"Notice: {notice}", file=sys.stderr)
+            tell(f"Notice: {notice}")
         self.connection.notices.clear()
 
     def _loop(self, sql: str) -> None:
@@ -240,8 +268,7 @@ class Shell:
             self.latest = cursor if cursor.description is not None else None
             if cursor.description is not None and (is_table or not arrivals.columns):
                 columns, rows = columns_of(cursor.description), cursor.fetchall()
-                style = self._style(len(rows))
-                self.output.print_lines(render(self.settings.mode, columns, rows, style))
+                self._print(columns, rows, self._style(len(rows)))
             self._tell()
 
     def _print_arriving(self, arrivals: Arrivals, done: threading.Event) -> None:
@@ -251,7 +278,8 @@ class Shell:
         first = next(rows, None)
         if first is not None:
             lines = render(mode, arrivals.columns, chain([first], rows), self._style(-1))
-            self.output.print_lines(self._apart(lines), paged=False, at_once=True)
+            end = self._row_end(mode)
+            self.output.print_lines(self._apart(lines), paged=False, at_once=True, end=end)
 
     def _apart(self, lines: Iterator[str]) -> Iterator[str]:
         """Erases the progress bar before each line."""
@@ -271,6 +299,10 @@ class Shell:
             width=self.output.width,
             total=total,
             headers=settings.headers,
+            separator=settings.separator,
+            widths=settings.widths,
+            columnwise=settings.columnwise,
+            table=settings.table,
         )
 
     # Errors
@@ -323,7 +355,7 @@ class Shell:
         """Prints an error; the exit status will be 1."""
         self.failed = True
         sys.stdout.flush()
-        print(f"Error in {source}: {message}" if source else f"Error: {message}", file=sys.stderr)
+        tell(f"Error in {source}: {message}" if source else f"Error: {message}")
 
 
 def _rows(first: Sequence[Row], cursor: einsql.Cursor) -> Iterator[Row]:

@@ -23,41 +23,77 @@ class Excerpt:
     tail: list[Row]
     total: int
 
+    @property
+    def is_partial(self) -> bool:
+        """True if rows are omitted."""
+        return len(self.head) + len(self.tail) < self.total
+
 
 def draw_box(
-    columns: Sequence[Column], rows: Excerpt, *, null: str, types: bool, width: int | None
+    columns: Sequence[Column], rows: Excerpt, *, null: str, width: int | None, more: str = ""
 ) -> Iterator[str]:
-    """The lines of a table.
+    """The lines of a table with a line for each row, and of its footer.
 
     Args:
         columns: The columns, in order.
         rows: The rows to show; three rows of dots separate the head from the tail.
         null: The text of NULL.
-        types: Whether the table has a line of types below the names, and a footer with the
-            number of rows if rows are omitted.
         width: The largest width of a line in characters; None for no limit.
+        more: The end of the footer of a table that omits something.
     """
     head, tail = (_cells(part, columns, null) for part in (rows.head, rows.tail))
-    titles = [[format_cell(c.name, "", "") for c in columns]]
-    if types:
-        titles.append([c.displayed_type for c in columns])
-    body = [*titles, *head, *tail]
-    widths = [max(display_width(line[n]) for line in body) for n in range(len(columns))]
-    shown, widths = _fit(widths, width)
+    titles = [
+        [format_cell(c.name, "", "") for c in columns],
+        [c.displayed_type for c in columns],
+    ]
+    table = _Table([*titles, *head, *tail], width)
+    right = [n is not None and columns[n].is_numeric for n in table.shown]
+    yield from _head([table.pick(line) for line in titles], table.widths)
+    if rows.total:
+        yield _rule("├┼┤", table.widths)
+    dots = [["·"] * len(right)] * 3 if rows.is_partial else []
+    for line in (*map(table.pick, head), *dots, *map(table.pick, tail)):
+        yield _line(list(map(padded, line, table.widths, right)))
+    yield _rule("└┴┘", table.widths)
+    names = (len(columns), sum(n is not None for n in table.shown))
+    yield from _footer(rows, names, table.is_cut, more)
 
-    def pick(line: list[str]) -> list[str]:
-        return ["…" if n is None else cut(line[n], w) for n, w in zip(shown, widths, strict=True)]
 
-    right = [n is not None and columns[n].is_numeric for n in shown]
-    yield from _head([pick(line) for line in titles], widths)
-    if rows.total or not types:
-        yield _rule("├┼┤", widths)
-    dots = [["·"] * len(shown)] * 3 if len(rows.head) + len(rows.tail) < rows.total else []
-    for line in (*map(pick, head), *dots, *map(pick, tail)):
-        yield _line([_pad(t, w, r) for t, w, r in zip(line, widths, right, strict=True)])
-    yield _rule("└┴┘", widths)
-    if types:
-        yield from _footer(rows, len(columns), sum(n is not None for n in shown))
+def draw_columns(
+    columns: Sequence[Column], rows: Excerpt, *, null: str, width: int | None, more: str = ""
+) -> Iterator[str]:
+    """The lines of a table with a line for each column of the result, and of its footer.
+
+    Args:
+        columns: The columns, in order.
+        rows: The rows to show; a column of dots separates the head from the tail.
+        null: The text of NULL.
+        width: The largest width of a line in characters; None for no limit.
+        more: The end of the footer of a table that omits something.
+    """
+    head, tail = (_cells(part, columns, null) for part in (rows.head, rows.tail))
+    last = rows.total - len(tail) + 1
+    dots = [["·"] * (len(columns) + 1)] if rows.is_partial else []
+    upright = [
+        ["Column", *(format_cell(c.name, "", "") for c in columns)],
+        ["Type", *(c.displayed_type for c in columns)],
+        *([f"Row {n}", *cells] for n, cells in enumerate(head, 1)),
+        *dots,
+        *([f"Row {n}", *cells] for n, cells in enumerate(tail, last)),
+    ]
+    lines = [list(line) for line in zip(*upright, strict=True)]
+    table = _Table(lines, width)
+    right = [n is not None and n > 1 for n in table.shown]
+    yield from _head([table.pick(lines[0])], table.widths)
+    yield _rule("├┼┤", table.widths)
+    for line in map(table.pick, lines[1:]):
+        yield _line(list(map(padded, line, table.widths, right)))
+    yield _rule("└┴┘", table.widths)
+    first = 2 + len(head)
+    gaps = range(first, first + len(dots))
+    drawn = sum(n is not None and n > 1 and n not in gaps for n in table.shown)
+    kept = Excerpt([()] * drawn, [], rows.total)
+    yield from _footer(kept, (len(columns), len(columns)), table.is_cut, more)
 
 
 _ROOM = {"FLOAT": 13, "DOUBLE": 22, "VARCHAR": 24}
@@ -82,8 +118,8 @@ def draw_growing(columns: Sequence[Column], rows: Iterable[Row], *, null: str) -
     yield _rule("├┼┤", widths)
     for row in rows:
         (cells,) = _cells([row], columns, null)
-        padded = zip(cells, widths, columns, strict=True)
-        yield _line([_pad(t, w, c.is_numeric) for t, w, c in padded])
+        placed = zip(cells, widths, columns, strict=True)
+        yield _line([padded(t, w, c.is_numeric) for t, w, c in placed])
     yield _rule("└┴┘", widths)
 
 
@@ -93,15 +129,47 @@ def _cells(rows: list[Row], columns: Sequence[Column], null: str) -> list[list[s
     ]
 
 
-def _footer(rows: Excerpt, columns: int, columns_shown: int) -> Iterator[str]:
+def _footer(rows: Excerpt, columns: tuple[int, int], is_cut: bool, more: str) -> Iterator[str]:
+    """The line that says what a table omits.
+
+    Args:
+        rows: The rows that are drawn.
+        columns: The number of columns, and of those that are drawn.
+        is_cut: Whether texts are cut.
+        more: The end of the line if something is omitted.
+    """
     shown = len(rows.head) + len(rows.tail)
     parts = []
-    if shown < rows.total or not rows.total:
-        parts.append(f"{rows.total} rows" + (f" ({shown} shown)" if shown < rows.total else ""))
-    if columns_shown < columns:
-        parts.append(f"{columns} columns ({columns_shown} shown)")
+    if rows.is_partial or not rows.total:
+        parts.append(f"{rows.total} rows" + (f" ({shown} shown)" if rows.is_partial else ""))
+    if columns[1] < columns[0]:
+        parts.append(f"{columns[0]} columns ({columns[1]} shown)")
+    if is_cut:
+        parts.append("texts cut at …")
     if parts:
-        yield "  " + ", ".join(parts)
+        omits = rows.is_partial or is_cut or columns[1] < columns[0]
+        yield "  " + ", ".join(parts) + (more if omits else "")
+
+
+class _Table:
+    """The columns of a table that fit a width.
+
+    Attributes:
+        shown: The numbers of the columns to show, with None for a gap in the middle.
+        widths: Their widths in cells.
+        is_cut: Whether a text is wider than its column.
+    """
+
+    def __init__(self, lines: Sequence[Sequence[str]], width: int | None) -> None:
+        needed = [max(display_width(line[n]) for line in lines) for n in range(len(lines[0]))]
+        self.shown, self.widths = _fit(needed, width)
+        pairs = zip(self.shown, self.widths, strict=True)
+        self.is_cut = any(n is not None and needed[n] > width for n, width in pairs)
+
+    def pick(self, line: Sequence[str]) -> list[str]:
+        """The texts of a line in the columns to show."""
+        pairs = zip(self.shown, self.widths, strict=True)
+        return ["…" if n is None else cut(line[n], width) for n, width in pairs]
 
 
 def _fit(widths: list[int], limit: int | None) -> tuple[list[int | None], list[int]]:
@@ -130,7 +198,7 @@ def _total(widths: list[int]) -> int:
 def _head(titles: Sequence[Sequence[str]], widths: list[int]) -> Iterator[str]:
     yield _rule("┌┬┐", widths)
     for line in titles:
-        yield _line([_centre(t, w) for t, w in zip(line, widths, strict=True)])
+        yield _line([centred(t, w) for t, w in zip(line, widths, strict=True)])
 
 
 def _rule(corners: str, widths: list[int]) -> str:
@@ -141,12 +209,14 @@ def _line(cells: list[str]) -> str:
     return "│ " + " │ ".join(cells) + " │"
 
 
-def _pad(text: str, width: int, right: bool) -> str:
+def padded(text: str, width: int, right: bool) -> str:
+    """The text with blanks up to a width in cells, before it if it is right-aligned."""
     space = " " * (width - display_width(text))
     return space + text if right else text + space
 
 
-def _centre(text: str, width: int) -> str:
+def centred(text: str, width: int) -> str:
+    """The text in the middle of a width in cells."""
     space = width - display_width(text)
     return " " * (space // 2) + text + " " * (space - space // 2)
 

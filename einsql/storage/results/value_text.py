@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from einsql.core.bfloat16 import rounded
+from einsql.core.quoting import literal as text_literal
 from einsql.core.records import dataclass
 
 _NUMERIC = {
@@ -30,6 +32,8 @@ _NUMERIC = {
 }
 _DISPLAYED = {"INTEGER": "int32", "BIGINT": "int64", "TINYINT": "int8", "SMALLINT": "int16"}
 _NARROW: dict[str, type[np.floating[Any]]] = {"HALF": np.float16, "FLOAT": np.float32}
+_EXACT_DIGITS = {"HALF": 3, "BFLOAT16": 2, "FLOAT": 6}
+"""Digits that a literal of type DECIMAL has at most if its conversion to a float is exact."""
 ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b", "\0": "\\0"})
 """The escapes of control characters in one-line values."""
 
@@ -105,6 +109,43 @@ def format_json(value: Any, type_name: str) -> str:
     if type_name.startswith("DECIMAL"):
         return str(value)
     return json.dumps(format_value(value, type_name, "null"), ensure_ascii=False)
+
+
+def literal(value: Any, type_name: str) -> str:
+    """The value as an SQL literal, which INSERT converts to the type of its column."""
+    if value is None or isinstance(value, bool | np.bool_ | int | np.integer):
+        return format_value(value, type_name, "NULL")
+    if isinstance(value, float):
+        return _float_literal(value, type_name)
+    if isinstance(value, np.ndarray):
+        return literal(value.tolist(), type_name)
+    if isinstance(value, list | tuple):
+        inner = type_name.partition("[")[0]
+        return f"[{', '.join(literal(v, inner) for v in value)}]"
+    if isinstance(value, dict):
+        pairs = (f"{literal(k, '')}: {literal(v, '')}" for k, v in value.items())
+        return ("MAP " if type_name.startswith("MAP") else "") + "{" + ", ".join(pairs) + "}"
+    if isinstance(value, bytes | bytearray):
+        return f"'{''.join(map(_byte, value))}'::BLOB"
+    if isinstance(value, timedelta):
+        return f"to_microseconds({value // timedelta(microseconds=1)})"
+    if type_name.startswith("DECIMAL"):
+        return str(value)
+    return text_literal(format_value(value, type_name, "NULL"))
+
+
+def _float_literal(value: float, type_name: str) -> str:
+    text = _format_float(value, type_name)
+    if not math.isfinite(value):
+        return f"'{text}'::{type_name or 'DOUBLE'}"
+    digits = text.lstrip("-").replace(".", "").strip("0")
+    exact = _EXACT_DIGITS.get(type_name, 15)
+    return f"{text}e0" if "e" not in text and len(digits) > exact else text
+
+
+def _byte(byte: int) -> str:
+    plain = 32 <= byte < 127 and byte not in b"\\'\""
+    return chr(byte) if plain else f"\\x{byte:02X}"
 
 
 def _format_float(value: float, type_name: str) -> str:

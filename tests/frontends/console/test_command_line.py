@@ -123,7 +123,7 @@ def test_help_names_every_command_and_schema_every_column(run: Run) -> None:
     whole = 'CREATE TENSOR t (i DIM(3), "a b" DOUBLE) PARTITION BY (i 2) DEFAULT -0.5;\n'
     for statement in (whole, bounded):
         assert run("-c", statement, "-c", ".schema")[1] == statement
-    assert run("-c", ".help mode")[1].count("\n") == 1
+    assert run("-c", ".help bail")[1].count("\n") == 1
 
 
 def test_views_and_macros_are_listed(run: Run) -> None:

@@ -85,7 +85,7 @@ def test_a_heat_map_fits_the_screen_in_colours(tmp_path: Path) -> None:
         screen.wait(partial(prompts_after, 1))
         screen.type("SELECT a.i, b.j, a.i - b.j AS v FROM range(300) AS a(i), range(200) AS b(j);")
         screen.press("Enter")
-        screen.wait(partial(ends, "(1 shown)"))
+        screen.wait(partial(ends, ".last shows all"))
         screen.wait(partial(ends, "einsql>"))
         screen.type(".plot")
         screen.press("Enter")

@@ -73,9 +73,9 @@ def test_long_results_go_to_the_pager(tmp_path: Path) -> None:
         terminal.send(".pager off\rSELECT r.i FROM range(60) AS r(i);\r")
         terminal.wait_for("58\n59\n")
         terminal.wait_for("einsql>")
-        terminal.send("\x1b[200~.mode list\nSELECT 1 AS a; SELECT\n2 AS b;\n.print\n\x1b[201~\r")
+        terminal.send("\x1b[200~.mode list\nSELECT 1 AS a; SELECT\n2 AS b;\n.none\n\x1b[201~\r")
         terminal.wait_for("a\n1\nb\n2\n")  # a paste runs at once and in order
-        terminal.wait_for('no command ".print"')
+        terminal.wait_for('no command ".none"')
         terminal.wait_for("einsql>")
         terminal.send("exit\r")
         assert terminal.process.wait(60) == 0

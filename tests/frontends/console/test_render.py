@@ -1,18 +1,25 @@
+import csv
+import io
 import json
 from collections.abc import Iterator
+from datetime import date, timedelta
+from decimal import Decimal
 
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsql.frontends.console.render import MODES, Style, excerpt, render
+from einsql.frontends.console.render import MODES, excerpt, render
+from einsql.frontends.console.style import Style
 from einsql.storage.results.box import Excerpt, Row, display_width, draw_box
 from einsql.storage.results.value_text import (
     Column,
     format_cell,
     format_json,
     format_value,
+    literal,
     summary,
 )
 
@@ -50,7 +57,55 @@ EXPECTED = {
 | -20 | NULL | nan | false |""",
     "line": 'a = 1\nb = x|"y\nf = 0.1\nt = true\n\na = -20\nb = NULL\nf = nan\nt = false',
     "list": 'a|b|f|t\n1|x|"y|0.1|true\n-20|NULL|nan|false',
+    "ascii": 'a\x1fb\x1ff\x1ft\n1\x1fx|"y\x1f0.1\x1ftrue\n-20\x1fNULL\x1fnan\x1ffalse',
+    "column": """\
+  a  b       f  t
+---  ----  ---  -----
+  1  x|"y  0.1  true
+-20  NULL  nan  false""",
+    "html": """\
+<tr><th>a</th>
+<th>b</th>
+<th>f</th>
+<th>t</th>
+</tr>
+<tr><td>1</td>
+<td>x|&quot;y</td>
+<td>0.1</td>
+<td>true</td>
+</tr>
+<tr><td>-20</td>
+<td>NULL</td>
+<td>nan</td>
+<td>false</td>
+</tr>""",
+    "insert": """\
+INSERT INTO "table"(a,b,f,t) VALUES(1,'x|"y',0.1,true);
+INSERT INTO "table"(a,b,f,t) VALUES(-20,NULL,'nan'::FLOAT,false);""",
+    "latex": """\
+\\begin{tabular}{|rlrl|}
+\\hline
+a & b & f & t \\\\
+\\hline
+1 & x|"y & 0.1 & true \\\\
+-20 & NULL & nan & false \\\\
+\\hline
+\\end{tabular}""",
+    "quote": """'a','b','f','t'\n1,'x|"y',0.1,true\n-20,NULL,'nan'::FLOAT,false""",
+    "table": """\
++-----+------+-----+-------+
+|  a  |  b   |  f  |   t   |
++-----+------+-----+-------+
+|   1 | x|"y | 0.1 | true  |
+| -20 | NULL | nan | false |
++-----+------+-----+-------+""",
+    "tabs": 'a\tb\tf\tt\n1\tx|"y\t0.1\ttrue\n-20\tNULL\tnan\tfalse',
+    "tcl": '"a" "b" "f" "t"\n"1" "x|\\"y" "0.1" "true"\n"-20" "NULL" "nan" "false"',
+    "trash": "",
 }
+
+
+NULL_OF_SQL = ("json", "jsonlines", "insert", "quote", "trash")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -61,11 +116,63 @@ def test_modes_print_as_users_know_them(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_given_null_and_no_rows(mode: str) -> None:
     given_null = "\n".join(render(mode, COLUMNS, ROWS, Style(null="∅")))
-    assert ("∅" in given_null) == (mode not in ("json", "jsonlines"))
+    assert ("∅" in given_null) == (mode not in NULL_OF_SQL)
     empty = "\n".join(render(mode, COLUMNS, [], Style()))
     assert "NULL" not in empty
     if mode == "json":
         assert json.loads(empty) == []
+
+
+def test_literals_keep_their_values() -> None:
+    values = [
+        (0.30000000000000004, "DOUBLE"), (float("-inf"), "DOUBLE"), (2.5, "DOUBLE"),
+        (float(np.float32(0.1234567)), "FLOAT"), (b"a\\'\x00", "BLOB"), ([1.5, None], "FLOAT[2]"),
+        ({"k": "it's"}, "MAP(VARCHAR, VARCHAR)"), (timedelta(days=3, seconds=1), "INTERVAL"),
+        (Decimal("-1.25"), "DECIMAL(5,2)"), (date(2020, 1, 2), "DATE"),
+    ]  # fmt: skip
+    con = duckdb.connect()
+    for value, kind in values:
+        (row,) = con.execute(f"SELECT CAST({literal(value, kind)} AS {kind})").fetchall()
+        read = list(row[0]) if isinstance(row[0], tuple) else row[0]
+        assert read == value, kind
+
+
+def test_a_csv_field_is_quoted_where_a_reader_needs_it() -> None:
+    columns = [Column("a", "VARCHAR"), Column("b", "VARCHAR")]
+    rows: list[Row] = [("x;y", "1,2"), ("line\nend", ""), ('say "a"', None)]
+    text = "\n".join(render("csv", columns, rows, Style(separator=";")))
+    read = list(csv.reader(io.StringIO(text), delimiter=";"))
+    assert read == [["a", "b"], ["x;y", "1,2"], ["line\nend", ""], ['say "a"', ""]]
+    assert list(render("csv", columns[:1], [("",)], Style(headers=False))) == ['""']
+
+
+def test_widths_and_columns_change_a_table() -> None:
+    rows: list[Row] = [(n, f"row {n}") for n in range(9)]
+    columns = [Column("a", "INTEGER"), Column("b", "VARCHAR")]
+    lines = list(render("column", columns, rows[:1], Style(widths=(4, -8))))
+    assert lines == ["a            b", "----  --------", "0        row 0"]
+    upright = "\n".join(render("duckbox", columns, rows, Style(maxrows=2, columnwise=True)))
+    assert (
+        upright
+        == """\
+┌────────┬─────────┬───────┬───┬───────┐
+│ Column │  Type   │ Row 1 │ · │ Row 9 │
+├────────┼─────────┼───────┼───┼───────┤
+│ a      │ int32   │     0 │ · │     8 │
+│ b      │ varchar │ row 0 │ · │ row 8 │
+└────────┴─────────┴───────┴───┴───────┘
+  9 rows (2 shown)"""
+    )
+    narrow = list(render("duckbox", columns, rows, Style(columnwise=True, width=50)))
+    assert max(map(display_width, narrow)) <= 50
+    assert narrow[-1] == "  9 rows (3 shown); .last shows all"
+
+
+def test_a_table_on_a_terminal_says_what_it_cuts() -> None:
+    columns = [Column("text", "VARCHAR")]
+    lines = list(render("duckbox", columns, [("word " * 20,)], Style(width=40)))
+    assert "…" in lines[4]
+    assert lines[-1] == "  texts cut at …; .last shows all"
 
 
 def test_plans_are_printed_as_they_are() -> None:
@@ -133,7 +240,7 @@ def test_a_long_result_is_not_read_to_its_end() -> None:
 def test_tables_are_straight_and_fit(cells: list[str], width: int) -> None:
     columns = [Column(f"c{n}", "VARCHAR") for n in range(len(cells))]
     rows = Excerpt([tuple(cells)], [], 5)
-    lines = list(draw_box(columns, rows, null="NULL", types=True, width=width))
+    lines = list(draw_box(columns, rows, null="NULL", width=width))
     widths = {display_width(line) for line in lines[:-1]}
     assert len(widths) == 1
     assert widths.pop() <= max(width, 2 * 23 + 5)

@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from sqlalchemy.dialects import registry
 
+from einsql.core.quoting import RESERVED
 from einsql.frontends.sqlalchemy import DIM, NAMED, EinsqlDialect
-from einsql.frontends.sqlalchemy.compilers import RESERVED
 from einsql.frontends.sqlalchemy.types import named_type
 
 ROOT = Path(__file__).parents[3]

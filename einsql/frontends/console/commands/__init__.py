@@ -1,0 +1,1 @@
+"""Dot commands, which control the console itself; `registry.py` lists them."""

@@ -1,0 +1,149 @@
+"""The content of a database as a script of SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from einsql.core.dag import producers_first
+from einsql.core.quoting import in_quotes
+from einsql.frontends.console.commands.command import CommandTarget
+from einsql.frontends.console.objects import definition, entries, quoted
+from einsql.frontends.console.settings import CommandError
+from einsql.frontends.console.words import pieces
+from einsql.storage.results.value_text import Column, columns_of, literal
+
+_ROWS = 100
+"""The rows of an INSERT statement; longer statements take more memory to parse."""
+
+_EXACT = re.compile(
+    r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN|VARCHAR|DECIMAL.*)\Z"
+)
+"""The types whose Python values become literals; DuckDB spells the values of other types."""
+
+_OF_SESSION = "NOT internal AND database_name = current_database() AND schema_name <> '__einsql'"
+
+_BEFORE = f"""
+SELECT 'CREATE SCHEMA ' || schema_name || ';' FROM duckdb_schemas()
+WHERE {_OF_SESSION} AND schema_name <> 'main'
+UNION ALL SELECT 'CREATE TYPE ' || type_name || ' AS ENUM (' || list_aggregate(
+  list_transform(labels, lambda l: '''' || replace(l, '''', '''''') || ''''), 'string_agg', ', ')
+  || ');' FROM duckdb_types() WHERE {_OF_SESSION} AND labels IS NOT NULL
+UNION ALL SELECT sql FROM duckdb_sequences()
+WHERE NOT temporary AND database_name = current_database()"""
+"""The statements that tables depend on."""
+
+_TABLES = f"""
+SELECT schema_name, table_name, sql FROM duckdb_tables()
+WHERE {_OF_SESSION} AND NOT temporary ORDER BY table_oid"""
+
+_VIEWS = f"""
+SELECT view_name, sql FROM duckdb_views()
+WHERE {_OF_SESSION} AND NOT temporary AND NOT starts_with(view_name, '__einsql_')"""
+
+_INDEXES = """
+SELECT table_name, sql FROM duckdb_indexes() WHERE database_name = current_database()"""
+
+
+class _Definition(NamedTuple):
+    """A view or macro, and the statement that creates it."""
+
+    name: str
+    text: str
+
+
+def dump(shell: CommandTarget, words: list[str]) -> None:
+    """Prints the statements that create objects and their rows."""
+    chosen = _Dump(shell, words)
+    shell.output.print_lines(chosen.lines())
+
+
+class _Dump:
+    """The objects whose names match one of some patterns of LIKE; all without patterns."""
+
+    def __init__(self, shell: CommandTarget, patterns: Sequence[str]) -> None:
+        self._shell, self._everything = shell, not patterns
+        self._patterns = [_expression(p) for p in patterns]
+        connection = shell.connection
+        known = [e for e in entries(connection) if self._matches(e.name)]
+        if patterns and not known:
+            raise CommandError(f"There is nothing to dump like {' or '.join(patterns)}")
+        self._tensors = [e for e in known if e.kind == "tensor"]
+        self._damaged = [e for e in known if e.kind.startswith("damaged")]
+        stored = [e for e in known if e.kind in ("view", "macro") and not e.text]
+        self._definitions = [_Definition(e.name, definition(connection, e)) for e in stored]
+
+    def lines(self) -> Iterator[str]:
+        """The statements: tables and tensors, then what reads them."""
+        yield "BEGIN TRANSACTION;"
+        if self._everything:
+            yield from (_ended(sql) for (sql,) in self._rows(_BEFORE))
+        for schema, name, sql in self._rows(_TABLES):
+            if self._matches(name):
+                yield _ended(sql)
+                place = f"{quoted(schema)}.{quoted(name)}"
+                yield from self._inserts(place if schema != "main" else quoted(name))
+        for entry in self._tensors:
+            yield definition(self._shell.connection, entry)
+            yield from self._inserts(quoted(entry.name))
+        for entry in self._damaged:
+            yield f"-- {entry.kind} {entry.name}: {definition(self._shell.connection, entry)}"
+        views = [_Definition(*row) for row in self._rows(_VIEWS) if self._matches(row[0])]
+        for named in _in_order([*views, *self._definitions]):
+            yield _ended(named.text)
+        for table, sql in self._rows(_INDEXES):
+            if self._matches(table):
+                yield _ended(sql)
+        yield "COMMIT;"
+
+    def _matches(self, name: str) -> bool:
+        return self._everything or any(p.fullmatch(name) for p in self._patterns)
+
+    def _rows(self, query: str) -> list[tuple[str, ...]]:
+        return self._shell.work(lambda: self._shell.connection.execute(query).fetchall())
+
+    def _inserts(self, place: str) -> Iterator[str]:
+        """The statements that insert the rows of a table or tensor."""
+        connection, work = self._shell.connection, self._shell.work
+        shape = work(lambda: connection.execute(f"SELECT * FROM {place} LIMIT 0").description)
+        columns = columns_of(shape or ())
+        exact = [_EXACT.match(c.type) is not None or _is_float(c) for c in columns]
+        items = ", ".join(
+            in_quotes(c.name) if kept else f"CAST({in_quotes(c.name)} AS VARCHAR)"
+            for c, kept in zip(columns, exact, strict=True)
+        )
+        query = "SELECT * FROM" if all(exact) else f"SELECT {items} FROM"
+        cursor = work(lambda: connection.execute(f"{query} {place}"))
+        kinds = [c.type if kept else "VARCHAR" for c, kept in zip(columns, exact, strict=True)]
+        while rows := work(lambda: cursor.fetchmany(_ROWS)):
+            tuples = (", ".join(map(literal, row, kinds)) for row in rows)
+            yield f"INSERT INTO {place} VALUES ({'), ('.join(tuples)});"
+
+
+def _is_float(column: Column) -> bool:
+    return column.type in ("HALF", "BFLOAT16")
+
+
+def _ended(sql: str) -> str:
+    return sql.strip().rstrip(";") + ";"
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    """The regular expression of a pattern of LIKE."""
+    parts = {"%": ".*", "_": "."}
+    return re.compile("".join(parts.get(c, re.escape(c)) for c in pattern), re.IGNORECASE)
+
+
+def _in_order(definitions: Sequence[_Definition]) -> list[_Definition]:
+    """Views and macros after those whose names occur in them."""
+    words = [
+        {piece.strip('"').lower() for kind, piece in pieces(d.text) if kind in ("word", "name")}
+        for d in definitions
+    ]
+    places = range(len(definitions))
+
+    def children(n: int) -> list[int]:
+        return [m for m in places if m != n and definitions[m].name.lower() in words[n]]
+
+    return [definitions[n] for n in producers_first(list(places), children)]
