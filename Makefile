@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz properties \
-    gradients everywhere strategies ranks failures interrupts kills faults sqlalchemy concurrent wheels clean
+    gradients everywhere strategies ranks failures interrupts kills faults sqlalchemy concurrent recipes wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -86,6 +86,9 @@ faults: $(VENV)/.dev  ## fail or kill every call to the file system, and lose po
 
 interrupts: $(VENV)/.dev  ## interrupt statements and fetches 800 times at random instants
 	EINSQL_INTERRUPTS=400 $(BIN)/pytest -n 0 -s tests/hybrid/test_interrupts.py -k random
+
+recipes: $(VENV)/.dev  ## run the cookbook
+	EINSQL_RECIPES=1 $(BIN)/pytest -n 0 tests/documents/test_documents.py -k cookbook
 
 wheels: $(VENV)/.dev  ## build wheel and sdist, and install the wheel with every extra
 	$(BIN)/python -m tests.packaging.wheels
