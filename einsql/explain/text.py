@@ -10,6 +10,12 @@ from einsql.explain.cost_text import cost_lines
 from einsql.explain.level_text import level_lines
 from einsql.explain.levels import LevelsReport
 from einsql.explain.operations import Measured
+from einsql.explain.repetitions import (
+    Repetition,
+    folded_graph,
+    folded_steps,
+    repeated_operations,
+)
 from einsql.explain.report import (
     ChangesReport,
     GraphReport,
@@ -40,7 +46,7 @@ def _graph_lines(report: GraphReport) -> list[str]:
     if report.levels is not None:
         shown = _level_lines(report.program, report.levels)
     else:
-        shown = program_lines(report.program)
+        shown = program_lines(report.program, repeated_operations(report))
         if report.program.steps is None:
             shown += cost_lines(report)
         shown += times_lines(report)
@@ -56,8 +62,15 @@ def _level_lines(program: ProgramReport, levels: LevelsReport) -> list[str]:
     return [*_part_lines(program.parts, "elements"), *level_lines(levels)]
 
 
-def program_lines(program: ProgramReport) -> list[str]:
-    """Returns the text of a graph and of its steps on one site."""
+def program_lines(program: ProgramReport, repeat: Repetition | None = None) -> list[str]:
+    """Returns the text of a graph and of its steps on one site.
+
+    Args:
+        program: The graph and its steps.
+        repeat: The operations whose repetitions are left out, without VERBOSE.
+    """
+    if program.rewrites is not None:
+        repeat = None
     shown = list(_part_lines(program.parts, "elements"))
     if program.rewrites is not None:
         shown += ["-- as bound", *program.bound]
@@ -65,13 +78,19 @@ def program_lines(program: ProgramReport) -> list[str]:
             after = rewrite.after if rewrite.fired else ["SAME TEXT AS ABOVE"]
             shown += [f"-- {rewrite.rule}: {rewrite.law}", *after]
         shown.append("-- optimized")
-    shown += program.graph
+    shown += program.graph if repeat is None else folded_graph(program.graph, repeat)
     if program.densities:
         shown += ["-- stored elements", *program.densities]
     if program.steps:
         shown.append("-- steps")
-        for step in program.steps:
-            shown += [_step_line(step), *(f"    {reason}" for reason in step.reasons)]
+        steps = [
+            (step.nodes, [_step_line(step), *(f"    {reason}" for reason in step.reasons)])
+            for step in program.steps
+        ]
+        if repeat is None:
+            shown += [line for _, lines in steps for line in lines]
+        else:
+            shown += folded_steps(steps, repeat)
     return shown if program.blas is None else [*shown, f"-- BLAS: {program.blas}"]
 
 

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 import einsql
 from einsql.core.units import duration, quantity
-from einsql.explain.drawing.figure import figure_of, folded, repetition
+from einsql.explain.drawing.figure import figure_of, folded
 from einsql.explain.drawing.layout import GAP, layered
 from einsql.explain.explanation import Explanation
+from einsql.explain.repetitions import repetition
 from einsql.explain.report import GraphReport
 from einsql.frontends.console.main import main
 from tests.support.samples import sample
@@ -364,3 +365,17 @@ def test_hostile_names_and_the_frame_of_a_notebook_are_shown(tmp_path: Path) -> 
     });"""
     frame = f"<!doctype html><html><head></head><body>{hostile()._repr_html_()}</body></html>"
     assert 'data-report="r0"' in shown(frame, tmp_path, script=click)
+
+
+def test_the_text_shows_repeated_layers_once_unless_it_is_verbose() -> None:
+    con, sql = network(12)
+    plan = con.explain(sql)
+    nodes = len(plan.to_dict()["nodes"])
+    text = plan.lines()
+    (graph, steps) = (n for n, line in enumerate(text) if line.startswith("  … "))
+    hidden, period = map(int, re.findall(r"\d+", text[graph]))
+    assert 0 < hidden <= nodes - 2 * period
+    assert sum(re.match(r"r\d+\[", line) is not None for line in text) == nodes - hidden
+    assert text.index("-- steps") < steps
+    whole = con.explain(sql, verbose=True).lines()
+    assert not any("VERBOSE shows them" in line for line in whole)

@@ -9,10 +9,8 @@ from enum import StrEnum
 from einsql.core.records import dataclass
 from einsql.core.units import duration, plural, quantity
 from einsql.explain.operations import InputReport, OperationReport
+from einsql.explain.repetitions import repeated_operations
 from einsql.explain.report import GraphReport
-
-LEAST_HIDDEN = 6
-"""The least number of hidden operations; smaller repetitions are drawn in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +186,7 @@ def folded(figure: Figure, report: GraphReport) -> Figure | None:
     tensors that only these read.
     """
     inputs = sum(b.kind is BoxKind.INPUT for b in figure.boxes)
-    repeat = repetition(_signatures(report))
+    repeat = repeated_operations(report)
     if repeat is None:
         return None
     start, period, count = repeat
@@ -227,44 +225,3 @@ def folded(figure: Figure, report: GraphReport) -> Figure | None:
             arrows[ends] = Arrow(*ends, a.text, a.nbytes)
     boxes = [figure.boxes[n] for n in kept] + [box] + [figure.boxes[n] for n in tail]
     return Figure(tuple(boxes), tuple(arrows.values()))
-
-
-def _signatures(report: GraphReport) -> list[object]:
-    """Returns the operation, cut and placement of each box; boxes with equal ones look equal."""
-    at = {node.id: n for n, node in enumerate(report.nodes)}
-    shapes = {
-        i.id: (tuple(map(tuple, i.keys.values())), tuple(i.values.values())) for i in report.inputs
-    }
-    signatures: list[object] = []
-    for n, node in enumerate(report.nodes):
-        reads = tuple(
-            (shapes[r.id] if r.stored else n - at[r.id], tuple(r.labels)) for r in node.reads
-        )
-        places = repr((node.partition, node.placements.grid, node.collective))
-        signatures.append((reads, tuple(node.keys), _nameless(node), places))
-    return signatures
-
-
-def _nameless(node: OperationReport) -> str:
-    """Returns the text of an operation with numbers instead of its operands' names."""
-    text = "\n".join(node.text[1:])
-    for n, name in enumerate(dict.fromkeys(r.id for r in node.reads)):
-        text = re.sub(rf"(?<![\w.]){re.escape(name)}(?=[.\[])", f"#{n}", text)
-    return text
-
-
-def repetition(items: Sequence[object]) -> tuple[int, int, int] | None:
-    """Returns the start, period and count of the longest run of equal sequences."""
-    best: tuple[int, int, int] | None = None
-    covered = 0
-    for period in range(1, len(items) // 2 + 1):
-        equal = 0
-        for n in range(len(items) - period + 1):
-            if n < len(items) - period and items[n] == items[n + period]:
-                equal += 1
-                continue
-            count = equal // period + 1
-            if count > 2 and period * (count - 1) >= LEAST_HIDDEN and period * count > covered:
-                best, covered = (n - equal, period, count), period * count
-            equal = 0
-    return best
