@@ -108,9 +108,19 @@ class UnknownHere(ProgrammingError):  # noqa: N818 - DuckDB may know it
 
     Attributes:
         call: The name of a scalar function or an aggregate with parentheses; empty for others.
+        relation: The unknown name of a tensor; empty for others.
+        known: The names of the relations that einsql knows.
     """
 
     call: str = ""
+    relation: str = ""
+    known: tuple[str, ...] = ()
+
+    def suggest_also(self, tables: Iterable[str]) -> None:
+        """Adds the names of DuckDB's tables to the names in the hint."""
+        tables = [t for t in tables if t.lower() not in map(str.lower, self.known)]
+        if self.relation and (tables or self.known):
+            self.hint = suggest(self.relation, [*self.known, *tables], "names")
 
     @property
     def outside(self) -> str:

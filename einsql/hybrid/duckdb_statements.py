@@ -12,7 +12,7 @@ from sqlglot import Token, TokenType
 from einsql.core.quoting import in_quotes, literal
 from einsql.core.settings import SETTINGS, Settings, setting_text
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
-from einsql.hybrid import hybrid_plan
+from einsql.hybrid import hybrid_plan, system_tables
 from einsql.hybrid.split import guard
 from einsql.hybrid.split.blocks import Structure
 from einsql.sql.parser.lexical import scan
@@ -86,7 +86,11 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
     makes = word in _MAKING or guard.carried(structure.tokens) is not None
     try:
         with ctx.store.snapshot(makes) if makes or word in _READING else nullcontext():
-            hybrid = hybrid_plan.split_duckdb_statement(ctx, sql)
+            listing = system_tables.statement(ctx, structure)
+            if listing is None:
+                hybrid = hybrid_plan.split_duckdb_statement(ctx, sql)
+            else:
+                hybrid = hybrid_plan.whole_of_duckdb(ctx, listing)
             reads_ours = hybrid.parts.fragments or hybrid.parts.relations or ctx.shown
             if _defines_view(structure) and reads_ours:
                 raise refusal  # DuckDB could not resolve the names when it reads the view

@@ -17,6 +17,7 @@ from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
+from einsql.hybrid import failures
 from einsql.hybrid.fragments import FragmentRunner, calls_aggregate
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.registered_functions import register
@@ -24,11 +25,10 @@ from einsql.hybrid.split.core import split_block
 from einsql.hybrid.split.edits import Edited
 from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.hybrid.split.statement import query_of, split_statement
+from einsql.hybrid.system_tables import system_table
 from einsql.planner.outcome import Rows
 from einsql.planner.queries import query_binder
-from einsql.sql.functions.hints import function_hint
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
-from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.macros.macros import Macro, called_name
 from einsql.sql.macros.mapped_tables import is_function_of_numbers, mapped, table_in
 from einsql.sql.query_binder import QueryBinder
@@ -96,12 +96,6 @@ def is_outside(error: Error) -> bool:
     return isinstance(error, NotSupportedError | UnknownHere)
 
 
-def names_ours(error: Error) -> bool:
-    """Returns True if DuckDB's error is about a function that only einsql has."""
-    words = [w.lower() for w in error.reason.split()]
-    return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
-
-
 def split(ctx: Context, sql: str, refusal: Error | None = None) -> Hybrid:
     """Splits a query.
 
@@ -157,6 +151,12 @@ def split_duckdb_statement(ctx: Context, sql: str) -> Hybrid:
     return hybrid
 
 
+def whole_of_duckdb(ctx: Context, sql: str) -> Hybrid:
+    """A query of tables of DuckDB alone."""
+    parts, runner = _parts(ctx, sql)
+    return Hybrid(Edited(sql, (), [(0, 0)]), parts, runner)
+
+
 def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
     has_gradient = _GRADIENT.search(sql) is not None
     runner = FragmentRunner(ctx, Tables(ctx.duck, ctx.has_table, ctx.tick), has_gradient)
@@ -170,6 +170,7 @@ def _parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
         is_aggregate=lambda name: _is_aggregate(ctx, name),
         split_block=split_block,
         expand=partial(_expanded, query_binder(ctx)),
+        system_table=partial(system_table, ctx),
     )
     return parts, runner
 
@@ -419,7 +420,7 @@ def _table(
         elif failure.position is not None and failure.position >= len(text):
             failure.position = None  # the position is in a view's definition
         ctx.duck.failed(error)
-        raise _told(hybrid, failure) from None
+        raise failures.explained(ctx, hybrid.parts, hybrid.text, failure) from None
     finally:
         for one in reversed(there):
             with suppress(duckdb.Error):  # a failed transaction has already dropped it
@@ -466,23 +467,3 @@ def _place(duck: Any, text: str) -> int | None:
         at = position_in(str(again), f"EXPLAIN {text}")
         return None if at is None else max(0, at - len("EXPLAIN "))
     return None
-
-
-def _told(hybrid: Hybrid, error: Error) -> Error:
-    """Returns DuckDB's error with its position in the statement.
-
-    Returns the binder's error instead if it is about the same names, or if DuckDB lacks a
-    function that only einsql has.
-    """
-    if isinstance(error, UnknownHere) and names_ours(error) and hybrid.parts.wrong:
-        known = [e for e in hybrid.parts.wrong if not isinstance(e, UnknownHere)]
-        return (known or hybrid.parts.wrong)[0]
-    for ours in hybrid.parts.wrong:
-        name = ours.reason.split('"')[1::2]
-        if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):
-            return ours
-    if isinstance(error, UnknownHere):
-        error.hint = function_hint(error.reason, error.hint)
-    if error.position is not None:
-        error.position = hybrid.text.origin(error.position)
-    return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from einsql.core.big_stack import NeedsRoom
 from einsql.core.records import dataclass
 from einsql.errors import Error, RanksLost, UnknownHere
-from einsql.hybrid import hybrid_plan
+from einsql.hybrid import failures, hybrid_plan
 from einsql.planner.context import Context
 from einsql.planner.outcome import Rows
 
@@ -62,7 +62,7 @@ class HybridQuery:
                 parts = hybrid_plan.split(ctx, self.text, self.refusal)
                 rows = hybrid_plan.answer(ctx, parts)
         except UnknownHere as unknown:
-            if hybrid_plan.names_ours(unknown):
+            if failures.names_ours(unknown):
                 raise self.refusal from None
             raise
         self.split = parts

@@ -215,7 +215,11 @@ def _copy(ctx: Context, statement: st.Copy, text: str) -> Outcome:
                 raise errors.NotSupportedError(f"{suffix} files are outside the tensor fragment")
         except (errors.NotSupportedError, errors.UnknownHere) as error:
             return _foreign(ctx, _of_query(text, statement), error)
-    return Changed(statements.copy(ctx, statement))
+    try:
+        return Changed(statements.copy(ctx, statement))
+    except errors.UnknownHere as error:
+        error.suggest_also(table for table, _ in ctx.duck.tables())
+        raise
 
 
 def _of_query(text: str, statement: st.Copy) -> str:
@@ -237,6 +241,8 @@ def _show(ctx: Context, statement: st.Show, text: str) -> Outcome:
         try:
             return _foreign(ctx, text, error)
         except errors.ProgrammingError:
+            if isinstance(error, errors.UnknownHere):
+                error.suggest_also(table for table, _ in ctx.duck.tables())
             raise error from None  # DuckDB has no such table either
 
 

@@ -246,11 +246,13 @@ class QueryBinder:
             relation = self._in_catalog(name) if is_free else self.find(name)
         if relation is None:
             known = [n for level in self.ctes for n in level] + self.catalog.names()
-            raise UnknownHere(
+            error = UnknownHere(
                 f'There is no tensor "{name}"',
                 hint=suggest(name, known, "tensors"),
                 position=position(at),
             )
+            error.relation, error.known = name, tuple(known)
+            raise error
         return relation
 
     def table_function(self, call: exp.Func) -> Relation | TileRelation:

@@ -48,9 +48,16 @@ def columns(result: Result, names: tuple[str, ...], named: bool, tick: Tick) -> 
     if len(set(axes)) < len(axes):
         raise DataError("A key is selected twice", hint="An array has one axis for each key.")
     for c in values:
-        if not result.dense(c):
+        assert c.field is not None
+        if not result.dense_keys:
             raise DataError(
-                f"Keys of {c.name} are absent or NULL, and an array has every element",
+                "Some keys are absent, and an array has every element",
+                hint="Insert the rows into a tensor with DEFAULT 0, whose keys all exist; or write "
+                "a .csv or .parquet file, which contains rows.",
+            )
+        if not result.never_null(c.field):
+            raise DataError(
+                f"Some values of {c.name} are NULL, and an array has a number for every element",
                 hint="COALESCE(…, 0) replaces NULLs; a .csv or .parquet file contains rows.",
             )
     share = 1 / len(values)

@@ -121,8 +121,9 @@ class Store:
             raise damage_error(stored)
         if stored is None:
             known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
+            known += [table for table, _ in self.duck.tables()]
             raise ProgrammingError(
-                f'There is no tensor "{name}"', hint=suggest(name, known, "tensors")
+                f'There is no tensor "{name}"', hint=suggest(name, known, "names")
             )
         what = "a registered array" if isinstance(stored, Tensor) else f"a {stored.kind}"
         raise ProgrammingError(

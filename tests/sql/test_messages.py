@@ -138,7 +138,7 @@ def test_explain_names_statements_without_a_plan(sql: str, options: str) -> None
         ("EXPLAIN INSERT INTO t VALUES (0, 1.5)", "plans of INSERT … SELECT"),
         ("EXPLAIN (LEVEL tra) SELECT a FROM u ORDER BY a", "EXPLAIN without LEVEL"),
         ("EXPLAIN (LEVEL ia) CREATE TABLE z (a INT)", "EXPLAIN without LEVEL"),
-        ("EXPLAIN (LEVEL ia) SELECT a FROM nosuch", "Known tensors"),
+        ("EXPLAIN (LEVEL ia) SELECT a FROM nosuch", "Known names: x, t"),
         ("EXPLAIN (LEVEL logic) SELECT a FROM u", "Known levels"),
     ],
 )

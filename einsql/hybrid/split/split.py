@@ -77,6 +77,8 @@ class Parts:
     """Splits a SELECT; see `core.split_block`."""
     expand: Callable[[exp.Func], exp.Expr | None]
     """Returns the query of a call of a macro or a scalar function in FROM, else None."""
+    system_table: Callable[[str, str], str | None]
+    """Returns the query of a system table of DuckDB; see `system_tables.system_table`."""
     fragments: list[Fragment] = field(default_factory=list)
     relations: dict[str, str] = field(default_factory=dict)
     """Tensors and views that DuckDB reads: the original spelling, by the lower-case name."""
@@ -315,6 +317,8 @@ class Splitter:
     def refer(self, reference: Reference, scope: Scope) -> None:
         """Registers the relation of a FROM item for DuckDB."""
         start, end = self.structure.span(reference.range)
+        if self._is_system_table(start, end, reference):
+            return
         if reference.qualified:
             within = range(reference.range.first, reference.range.last - 1, 2)
             prefix = [self.structure.tokens[n].text for n in within]
@@ -330,6 +334,20 @@ class Splitter:
             self._item(start, end, reference, scope)
         elif not reference.is_text:
             self.expose(reference.name, scope)
+
+    def _is_system_table(self, start: int, end: int, reference: Reference) -> bool:
+        """Replaces a system table of DuckDB by a query that also lists tensors and views."""
+        at, last = reference.range.first, reference.range.last
+        is_schema = self.structure.tokens[at].text.lower() == "information_schema"
+        if not (reference.is_call or (reference.qualified and is_schema)):
+            return False
+        name = self.sql[start:end].split("(")[0] if is_schema else reference.name
+        argument = self.structure.tokens[last - 2].text if reference.is_call else ""
+        query = self.parts.system_table(name, argument)
+        if query is not None:
+            alias = "" if reference.aliased else f" AS {in_quotes(reference.name)}"
+            self.edits.replace(start, end, f"({query}){alias}")
+        return query is not None
 
     def _is_file(self, name: str, at: int) -> bool:
         try:

@@ -66,9 +66,21 @@ def create_tensor(ctx: Context, statement: CreateTensor) -> int:
     if statement.text:
         refuse_violations(tensor)
     ctx.store.put(replace(tensor, temporary=statement.temporary))
+    _note_without_key(ctx, statement)
     if not statement.text and PRESENT in tensor.relation.fields:
         return 0
     return rows(tensor.relation.fields, tensor.relation.schema)
+
+
+def _note_without_key(ctx: Context, statement: CreateTensor) -> None:
+    """Gives a notice of a declared tensor whose integer column may be meant as a key."""
+    integers = [c.name for c in statement.columns if c.dtype is not None and c.dtype.is_integer]
+    if all(c.extent is None for c in statement.columns) and integers and len(statement.columns) > 1:
+        name = integers[0]
+        ctx.notices.append(
+            f"{statement.name} has no key, so it has at most one row. A key is declared with its "
+            f"bound, as {name} DIM(10) for {name} from 0 to 9."
+        )
 
 
 def _selected(ctx: Context, statement: CreateTensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from einsql.core.big_stack import with_deep_stack
+from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType, Field, Key
 from einsql.core.settings import SETTINGS, Settings, points, setting_text
 from einsql.core.units import with_article
@@ -231,6 +232,11 @@ def drop(ctx: Context, statement: Drop) -> None:
         kind, wanted = with_article(_kind_shown(other)), with_article(statement.written)
         raise ProgrammingError(f'"{statement.name}" is {kind}, not {wanted}')
     if not statement.if_exists:
+        if ctx.duck.has(statement.name):
+            raise ProgrammingError(
+                f'"{statement.name}" is a table, not {with_article(statement.written)}',
+                hint=f"DROP TABLE {in_quotes(statement.name)} drops it.",
+            )
         known = [o.name for o in ctx.store.objects.values()]
         raise ProgrammingError(
             f'There is no {statement.written} "{statement.name}"',

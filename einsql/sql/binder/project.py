@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 from sqlglot import exp
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import InternalError
-from einsql.ir.einsum.graph import TRUE, Const, Label, Output
+from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Label, Output, bigint
 from einsql.sql.binder.domain import Domain
 from einsql.sql.parser.positions import unsupported
 from einsql.sql.scope.relation import Column, Relation
@@ -25,8 +27,8 @@ def project(
 ) -> Relation:
     """The relation of a SELECT's columns over its domain.
 
-    A column of the form ±label + constant becomes a key; every other column becomes a value. Labels
-    without a column become hidden keys.
+    A column of the form ±label + constant becomes a key, and so do the digits of a label that
+    determine it. Every other column becomes a value. Labels without a column become hidden keys.
 
     Args:
         domain: The domain of the columns.
@@ -49,6 +51,9 @@ def project(
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
             shown[n] = domain.rekey(*shift, hint=columns[n][0])
+    values = {n: value for n, value in key_values.items() if n not in shown}
+    taken = {*shown.values(), *correlated, *over.values()}
+    shown |= _keys_of_digits(domain, values, [name for name, _, _ in columns], taken)
     single: set[str] = set()
     for label in domain.free:  # a hidden key of extent 1 adds no duplicates
         (lo, hi), window = domain.axes[label], domain.window_of(label)
@@ -106,3 +111,82 @@ def _unused(name: str, taken: set[str]) -> str:
     while candidate in taken:
         candidate, n = f"{base}_{n}", n + 1
     return candidate
+
+
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    """`label // stride % modulus`; a modulus of 0 is none."""
+
+    label: str
+    stride: int
+    modulus: int
+
+
+def _keys_of_digits(
+    domain: Domain, columns: Mapping[int, Expr], names: Sequence[str], shown: set[str]
+) -> dict[int, str]:
+    """Replaces each free label that columns cover by their digits by a label for each digit.
+
+    Args:
+        domain: The domain, which is changed.
+        columns: The values of integer columns by their numbers.
+        names: The names of all columns.
+        shown: The labels that stay, because they are keys or belong to an enclosing SELECT.
+
+    Returns:
+        The labels of the digits by the numbers of their columns.
+    """
+    digits: dict[str, dict[_Digit, int]] = {}
+    for number, expr in columns.items():
+        digit = _digit_of(expr)
+        if digit is not None and digit.label in domain.free and digit.label not in shown:
+            digits.setdefault(digit.label, {}).setdefault(digit, number)
+    keys: dict[int, str] = {}
+    for label, numbers in digits.items():
+        ordered = sorted(numbers, key=lambda d: -d.stride)
+        lo, hi = domain.axes[label]
+        if lo < 0 or domain.edges_of(label) or not _cover(ordered, hi):
+            continue
+        number_of: Expr | None = None
+        for digit in ordered:
+            bounds = (0, digit.modulus) if digit.modulus else _bounds(lo, hi, digit.stride)
+            key = keys[numbers[digit]] = domain.fresh(names[numbers[digit]], *bounds)
+            term: Expr = Label(key)
+            if digit.stride > 1:
+                term = Call("mul", (term, bigint(digit.stride)), DType.BIGINT)
+            number_of = term if number_of is None else Call("add", (number_of, term), DType.BIGINT)
+        assert number_of is not None
+        domain.defines[label] = number_of
+        if label in domain.hint:
+            domain.hint[keys[numbers[ordered[0]]]] = domain.hint.pop(label)
+    return keys
+
+
+def _bounds(lo: int, hi: int, stride: int) -> tuple[int, int]:
+    return lo // stride, max(lo, hi - 1) // stride + 1
+
+
+def _cover(digits: Sequence[_Digit], hi: int) -> bool:
+    """True if digits, the highest one first, determine every number below `hi`."""
+    top, last = digits[0], digits[-1]
+    if len(digits) < 2 or last.stride != 1 or (top.modulus and top.stride * top.modulus < hi):
+        return False
+    return all(low.modulus * low.stride == high.stride for high, low in pairwise(digits))
+
+
+def _digit_of(expr: Expr) -> _Digit | None:
+    """The digit that an expression of `//` and `%` is; None for other expressions."""
+    if isinstance(expr, Label):
+        return _Digit(expr.name, 1, 0)
+    if not isinstance(expr, Call) or expr.fn not in ("idiv", "mod"):
+        return None
+    inner, constant = expr.args
+    digit = _digit_of(inner)
+    if digit is None or not isinstance(constant, Const) or not constant.dtype.is_integer:
+        return None
+    by = constant.integer
+    if by <= 0 or digit.modulus % by:
+        return None
+    if expr.fn == "mod":
+        return _Digit(digit.label, digit.stride, by)
+    return _Digit(digit.label, digit.stride * by, digit.modulus // by)

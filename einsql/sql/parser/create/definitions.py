@@ -183,6 +183,8 @@ class DefinitionReader(AggregateReader):
                 hint=f"Keys are DIM(n); values are {', '.join(t.value for t in DType)}.",
                 position=position,
             )
+        if self.word() in ("DIM", "PRIMARY", "PRIMARY KEY"):
+            raise self.error(f"The key {name} has a type", f"A key is written {name} DIM(n).")
         return ColumnDef(name, None, dtype)
 
     def partition(self) -> tuple[KeyCut, ...]:

@@ -1,0 +1,71 @@
+"""Errors of DuckDB in the terms of the user's statement and of einsql's names."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from einsql.errors import Error, UnknownHere
+from einsql.hybrid.split.edits import Edited
+from einsql.hybrid.split.split import Parts
+from einsql.planner.queries import query_binder
+from einsql.sql.functions.hints import function_hint
+from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
+from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
+
+if TYPE_CHECKING:
+    from einsql.planner.context import Context
+
+_NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
+
+
+def explained(ctx: Context, parts: Parts, text: Edited, error: Error) -> Error:
+    """The error of a text for DuckDB, with a position in the statement and hints of einsql.
+
+    Args:
+        ctx: The session.
+        parts: The parts of the statement.
+        text: The text.
+        error: DuckDB's error.
+    """
+    shown = _named(parts, text, error)
+    _suggest_names(ctx, shown)
+    return shown
+
+
+def names_ours(error: Error) -> bool:
+    """Returns True if DuckDB's error is about a function that only einsql has."""
+    words = [w.lower() for w in error.reason.split()]
+    return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
+
+
+def _suggest_names(ctx: Context, error: Error) -> None:
+    """Names tensors and tables in the error of an unknown table; DuckDB's hint has its own only."""
+    if not isinstance(error, UnknownHere):
+        return
+    unknown = _NO_TABLE.match(error.reason)
+    if unknown is not None:
+        error.relation, error.known = unknown[1], tuple(query_binder(ctx).catalog.names())
+    with suppress(Error):  # a failed transaction
+        error.suggest_also(name for name, _ in ctx.duck.tables())
+
+
+def _named(parts: Parts, text: Edited, error: Error) -> Error:
+    """Returns DuckDB's error with its position in the statement.
+
+    Returns the binder's error instead if it is about the same names, or if DuckDB lacks a
+    function that only einsql has.
+    """
+    if isinstance(error, UnknownHere) and names_ours(error) and parts.wrong:
+        known = [e for e in parts.wrong if not isinstance(e, UnknownHere)]
+        return (known or parts.wrong)[0]
+    for ours in parts.wrong:
+        name = ours.reason.split('"')[1::2]
+        if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):
+            return ours
+    if isinstance(error, UnknownHere):
+        error.hint = function_hint(error.reason, error.hint)
+    if error.position is not None:
+        error.position = text.origin(error.position)
+    return error
