@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +36,7 @@ class Query:
     Attributes:
         schema: The types of its columns.
         inputs: The tables of DuckDB that it reads, by name.
+        on_scan: Callback at each scan.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Query:
     ) -> None:
         self.schema = _schema(bound.relation)
         self.inputs = inputs
+        self.on_scan: Callable[[], object] = lambda: None
         self._session = session
         self._text = text
         self._external = external
@@ -68,6 +70,7 @@ class Query:
         Raises:
             Error: The query fails.
         """
+        self.on_scan()
         wanted = self.schema.names if columns is None else list(columns)
         schema = pa.schema([self.schema.field(n) for n in wanted])
         result, names = self._result(wanted, where)

@@ -16,8 +16,8 @@ import itertools
 import json
 import re
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import lcm
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 VERSIONS = ("2.0.0",)
 """The versions of DuckDB whose private method `_register_source` is known to do what is needed."""
 
+SOURCES = 16
+"""Number of kept sources. DuckDB binds a source right after it is made, or after those of the
+views that its query reads."""
 _ROW = "__einsql_row"
 _numbers = itertools.count(1)
 _functions: WeakValueDictionary[int, TableFunction] = WeakValueDictionary()
@@ -82,7 +85,8 @@ class TableFunction:
         self._con = con
         self._session = session
         self._number = next(_numbers)
-        self._sources: deque[object] = deque(maxlen=16)  # DuckDB has not bound them yet
+        self._sources: dict[int, object] = {}
+        self._source_numbers = itertools.count(1)
         _functions[self._number] = self
         _installed.setdefault(con, []).append(self._number)
         _create_macro(con, self._number)
@@ -158,10 +162,20 @@ class TableFunction:
                 bound = in_text(lambda own: bind_text(context, own), text)
             query = Query(self._session, text, bound, scope.found, inputs, external)
             source = cursor._register_source(streams.data_set(query))
+            self._keep(query, source)
         finally:
             cursor.close()
-        self._sources.append(source)
         return _select(query, source.name)
+
+    def _keep(self, query: Query, source: object) -> None:
+        """Keeps a source until DuckDB scans it; a plan of DuckDB keeps it from then on.
+
+        A statement that is bound and never runs leaves a source behind; few of them are kept.
+        """
+        number = next(self._source_numbers)
+        self._sources[number] = source
+        self._sources.pop(number - SOURCES, None)
+        query.on_scan = partial(self._sources.pop, number, None)
 
     def _tables(
         self,
@@ -184,6 +198,25 @@ class TableFunction:
             if array is not None and isinstance(tables[name], Error):
                 tables[name] = None
         return tables
+
+
+def check_free(con: DuckDBPyConnection) -> None:
+    """Requires that a connection has no other function of the name.
+
+    Raises:
+        ProgrammingError: It has one.
+    """
+    if _installed.get(con):
+        return
+    found = con.sql(
+        "SELECT DISTINCT database_name, function_type FROM duckdb_functions() "
+        "WHERE function_name = 'einsql'"
+    ).fetchall()
+    for database, kind in found:
+        raise ProgrammingError(
+            f"The database {database} has a {kind} named einsql already",
+            hint="Rename it; einsql's function needs the name.",
+        )
 
 
 def _create_macro(con: DuckDBPyConnection, number: int) -> None:

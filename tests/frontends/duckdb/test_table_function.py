@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 import einsql
 from einsql.frontends.duckdb import Attached, table_function
+from einsql.frontends.duckdb.scans import Query
 from einsql.planner.plan import Plan
 
 RUNS = int(os.environ.get("EINSQL_RUNS", "40"))
@@ -302,6 +305,31 @@ def test_each_connection_has_its_own(con: duckdb.DuckDBPyConnection, edb: Attach
     )
 
 
+def test_a_function_of_the_users_is_kept(con: duckdb.DuckDBPyConnection) -> None:
+    con.execute("CREATE TEMP MACRO einsql(a) AS TABLE SELECT a")
+    with pytest.raises(einsql.ProgrammingError, match="temp has a table_macro named einsql"):
+        einsql.attach(con)
+    assert rows(con, "FROM einsql(3)") == [(3,)]
+
+
+def test_a_query_is_released_with_its_statement(
+    con: duckdb.DuckDBPyConnection, edb: Attached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Query]] = []
+    scan = Query.reader
+
+    def noted(query: Query, *given: Any) -> Any:
+        made.append(weakref.ref(query))
+        return scan(query, *given)
+
+    monkeypatch.setattr(Query, "reader", noted)
+    edb.register("w", np.ones(4), dims=("i",))
+    con.execute("FROM einsql('SELECT SUM(x.val * w.val) AS s FROM x JOIN w USING (i)')").fetchall()
+    con.execute("SELECT 1").fetchall()
+    gc.collect()
+    assert [query() for query in made] == [None]
+
+
 @pytest.mark.usefixtures("edb")
 @pytest.mark.parametrize("setting", ["enable_external_access", "python_enable_replacements"])
 def test_tables_are_read_where_variables_and_files_are_not(
@@ -345,14 +373,14 @@ def test_statements_of_the_attachment_may_define_views(
 
 
 def test_random_statements_in_threads(con: duckdb.DuckDBPyConnection, edb: Attached) -> None:
-    """`EINSQL_RUNS` statements; some are interrupted, some are in transactions."""
+    """`EINSQL_RUNS` queries of uncommitted rows; one of five is interrupted."""
     edb.close()
     failures: list[BaseException] = []
 
     def run(seed: int) -> None:
         try:
             with con.cursor() as own, einsql.attach(own):
-                random_statements(own, np.random.default_rng(seed), RUNS // 4)
+                random_statements(own, np.random.default_rng(seed), RUNS // 8)
         except BaseException as error:
             failures.append(error)
 
