@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz properties \
-    gradients everywhere strategies ranks failures interrupts kills faults sqlalchemy concurrent recipes wheels clean
+    gradients everywhere strategies ranks failures interrupts kills faults sqlalchemy concurrent \
+    embedded recipes wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -86,6 +87,10 @@ faults: $(VENV)/.dev  ## fail or kill every call to the file system, and lose po
 
 interrupts: $(VENV)/.dev  ## interrupt statements and fetches 800 times at random instants
 	EINSQL_INTERRUPTS=400 $(BIN)/pytest -n 0 -s tests/hybrid/test_interrupts.py -k random
+
+embedded: $(VENV)/.dev  ## run einsql('…') 10000 times inside of DuckDB, on four threads, with interrupts
+	EINSQL_RUNS=10000 $(BIN)/pytest -n 0 -s -o faulthandler_timeout=3600 \
+	    tests/frontends/duckdb/test_table_function.py -k random
 
 recipes: $(VENV)/.dev  ## run the cookbook
 	EINSQL_RECIPES=1 $(BIN)/pytest -n 0 tests/documents/test_documents.py -k cookbook

@@ -18,7 +18,7 @@ from einsql.frontends.duckdb.calls import STANDS_FOR, Call, find_calls, replaced
 from einsql.frontends.duckdb.functions import register, unregister, unregister_all
 from einsql.frontends.duckdb.rows import Rows
 from einsql.frontends.duckdb.session import Session
-from einsql.frontends.duckdb.table_function import TableFunction, is_possible
+from einsql.frontends.duckdb.table_function import TableFunction, check_free, is_possible
 from einsql.frontends.duckdb.tables import read_table
 from einsql.sql.parser.lexical import scan
 from einsql.storage.host_arrays import array_in_scope
@@ -59,6 +59,7 @@ def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attach
         raise InterfaceError(f"Elements of tiles are FLOAT or DOUBLE, not {element!r}")
     _at_exit()
     with _connected():
+        check_free(connection)
         return Attached(connection, register(connection, dtype))
 
 
@@ -226,7 +227,7 @@ class Attached:
         if self._closed:
             return
         self._closed = True
-        if self._function is not None:
+        if self._function is not None and self._inherited is None:
             self._function.close()
         self.session.close()
         if self._owner:

@@ -1,17 +1,18 @@
-"""The rows of a query's tables, which DuckDB passes in parts while it runs a statement."""
+"""The rows of a query's tables, which DuckDB passes while it runs a statement."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
+from einsql.core.quoting import in_quotes
+from einsql.core.schema import Field, Key, Schema
 from einsql.errors import OperationalError
 from einsql.frontends.duckdb.tables import TableSchema
+from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import enough_memory
 from einsql.storage.relation import Relation
 
@@ -19,88 +20,91 @@ _numbers = itertools.count(1)
 _inputs: WeakValueDictionary[int, Input] = WeakValueDictionary()
 """The inputs of all queries, by number."""
 
+EXAMPLE = 10**7
+"""Greatest number of elements of an example. They take no memory unless binding copies them."""
+READ = "__einsql_read"
+"""DuckDB's name of the function `read`."""
+
 
 class Input:
-    """The rows of one table of a query.
+    """A table that a query reads.
 
-    A statement that is interrupted leaves rows behind, and a prepared one runs again with the same
-    input. Each scan of the table therefore has a number of its own.
-
-    Attributes:
-        schema: The columns.
-        number: The number of the input, unique in the process.
+    A prepared statement passes the rows of the table each time it runs.
     """
 
     def __init__(self, schema: TableSchema) -> None:
-        self.schema = schema
-        self.number = next(_numbers)
-        self._parts: dict[int, list[list[pa.Array]]] = {}
-        _inputs[self.number] = self
+        self._schema = schema
+        self._number = next(_numbers)
+        self._relation: Relation | None = None
+        _inputs[self._number] = self
 
-    def put(self, scan: int, columns: list[pa.Array]) -> None:
-        """Keeps some rows of a scan; threads call it in any order."""
-        self._parts.setdefault(scan, []).append(columns)
-
-    def take(self, scan: int | None, rows: int) -> Relation:
-        """The relation over the rows of a scan; drops the rows of all scans.
+    def example(self, extent: int) -> Relation:
+        """A relation of the types of the table, over zeros.
 
         Args:
-            scan: The number of the scan; None for one without rows.
-            rows: The number of its rows.
+            extent: The extent of each key.
+        """
+        keys = self._schema.keys
+        extent = extent if extent ** len(keys) <= EXAMPLE else 1
+        values = {c: t for c, t in self._schema.dtypes.items() if c not in keys}
+        schema = Schema(
+            tuple(Key(k, 0, extent) for k in keys), tuple(Field(c, t) for c, t in values.items())
+        )
+        zeros = {c: np.broadcast_to(t.numpy.type(0), schema.shape) for c, t in values.items()}
+        return Relation(schema, LocalFields(zeros))
+
+    @property
+    def select(self) -> str:
+        """A query of DuckDB's that passes all rows of the table, as one list."""
+        casts = enumerate(self._schema.casts)
+        row = ", ".join(f"c{n}: {cast}" for n, cast in casts)
+        table = in_quotes(self._schema.name)
+        return f"SELECT {READ}({self._number}, list({{{row}}})) FROM {table} AS __einsql_row"
+
+    def fill(self, rows: pa.StructArray) -> None:
+        """Keeps the rows of the table.
 
         Raises:
             DataError: A key or value is NULL.
             IntegrityError: A key is duplicate or negative.
         """
-        parts = [] if scan is None else self._parts.pop(scan, [])
-        self._parts = {}
-        if sum(len(p[0]) for p in parts) != rows:
-            raise OperationalError(f"DuckDB has not passed all rows of {self.schema.name}")
         with enough_memory:
-            return self.schema.relation(self._columns(parts, rows))
+            columns = {}
+            fields = zip(self._schema.dtypes.items(), rows.flatten(), strict=True)
+            for (column, dtype), array in fields:
+                self._schema.without_nulls(column, array.null_count, len(array))
+                columns[column] = np.asarray(array.to_numpy(zero_copy_only=False), dtype.numpy)
+            self._relation = self._schema.relation(columns)
 
-    def _columns(self, parts: list[list[pa.Array]], rows: int) -> dict[str, np.ndarray]:
-        # Parts come from several threads. In the order of their first keys, rows of a table in
-        # the order of its keys need no scatter.
-        keys = range(len(self.schema.keys))
-        parts.sort(key=lambda part: [part[n][0].as_py() or 0 for n in keys])
-        columns = {}
-        for n, (column, dtype) in enumerate(self.schema.dtypes.items()):
-            arrays = [part[n] for part in parts]
-            self.schema.without_nulls(column, sum(a.null_count for a in arrays), rows)
-            whole = [a.to_numpy(zero_copy_only=False) for a in arrays]
-            columns[column] = np.concatenate([np.zeros(0, dtype.numpy), *whole], dtype=dtype.numpy)
-        return columns
+    @property
+    def relation(self) -> Relation:
+        """The relation over the rows that were passed last.
+
+        A recursive query passes them once and scans the query several times.
+
+        Raises:
+            OperationalError: DuckDB has not passed the rows.
+        """
+        if self._relation is None:
+            raise OperationalError(
+                f"DuckDB has scanned einsql('…') before {self._schema.name}, which it reads",
+                hint="edb.sql(…) reads tables first.",
+            )
+        return self._relation
 
 
-def put(*columns: pa.ChunkedArray) -> pa.Array:
-    """A function of DuckDB: passes rows to an input.
+def read(*columns: pa.ChunkedArray) -> pa.Array:
+    """A function of DuckDB: passes the rows of a table to an input.
 
     Args:
-        columns: The number of the input, the number of the scan, and the columns of the rows.
+        columns: The number of the input, and the list of the rows; NULL for a table without rows.
 
     Returns:
-        1 for each row.
+        0 for each row.
     """
-    number, scan, *values = [pa.concat_arrays(c.chunks) for c in columns]
-    input_ = _inputs.get(number[0].as_py()) if len(number) else None
-    if input_ is not None:  # else no plan reads the rows any more
-        input_.put(scan[0].as_py(), values)
-    return pa.array(np.ones(len(number), np.int64))
-
-
-class Scans:
-    """A table of one row with the number of a scan, which is another one each time."""
-
-    schema: Any = pa.schema([("scan", pa.int64())])
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-
-    def reader(
-        self, columns: Sequence[str] | None = None, where: Any = None
-    ) -> pa.RecordBatchReader:
-        """A reader of the row; see `streams.Readable`."""
-        rows = pa.table([pa.array([next(self._numbers)], pa.int64())], schema=self.schema)
-        found = rows if where is None else rows.filter(where)
-        return (found if columns is None else found.select(columns)).to_reader()
+    numbers, lists = [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in columns]
+    for n, number in enumerate(numbers.to_pylist()):
+        own = _inputs.get(number)
+        if own is not None:  # else no plan reads the rows any more
+            own.fill(lists.slice(n, 1).flatten())
+    return pa.array(np.zeros(len(numbers), np.int64))

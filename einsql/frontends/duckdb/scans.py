@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from einsql.core import forks
 from einsql.core.quoting import in_quotes
-from einsql.errors import Error, OperationalError
+from einsql.errors import Error
 from einsql.frontends.duckdb import kernels
 from einsql.frontends.duckdb.inputs import Input
 from einsql.frontends.duckdb.rows import batches_of, stored_type, tile_type
@@ -27,86 +25,68 @@ from einsql.storage.results.tile_result import TileResult
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-_numbers = itertools.count(1)
-_queries: WeakValueDictionary[int, Query] = WeakValueDictionary()
-"""The queries of all plans of DuckDB, by number."""
-
 
 class Query:
     """A bound query, an implementation of `streams.Readable`.
 
-    A statement of DuckDB passes the rows of the query's tables to its inputs, then calls `read`,
-    and then scans it. The scan binds the query again, over these rows and for the columns and the
-    filter that DuckDB needs.
+    A statement of DuckDB passes the rows of the query's tables to its inputs and then scans it.
+    The scan binds the query again, over these rows and for the columns and the filter that DuckDB
+    needs.
 
     Attributes:
-        number: The number of the query, unique in the process.
         schema: The types of its columns.
         inputs: The tables of DuckDB that it reads, by name.
+        on_scan: Callback at each scan.
     """
 
     def __init__(
-        self, session: Session, text: str, bound: Bound, found: Mapping[str, object],
+        self,
+        session: Session,
+        text: str,
+        bound: Bound,
+        found: Mapping[str, object],
         inputs: Mapping[str, Input],
-    ) -> None:  # fmt: skip
-        self.number = next(_numbers)
+        external: bool,
+    ) -> None:
         self.schema = _schema(bound.relation)
         self.inputs = inputs
+        self.on_scan: Callable[[], object] = lambda: None
         self._session = session
         self._text = text
+        self._external = external
         self._found = {n: a for n, a in found.items() if n not in inputs}
-        self._read: Mapping[str, object] | None = None if inputs else {}
         self._refusal: forks.Refusal | None = None
-        _queries[self.number] = self
         forks.register(self)
 
     def forked(self, refusal: forks.Refusal) -> None:
         """In a forked child: refuses to run."""
         self._refusal = refusal
 
-    def read(self, scans: Sequence[tuple[int, int | None]]) -> None:
-        """Takes the rows of all inputs.
-
-        Args:
-            scans: The number of rows of each input, and the number of its scan.
-
-        Raises:
-            Error: The rows are no tensor.
-        """
-        self._read = {
-            name: own.take(scan, rows)
-            for (name, own), (rows, scan) in zip(self.inputs.items(), scans, strict=True)
-        }
-
     def reader(
         self, columns: Sequence[str] | None = None, where: ds.Expression | None = None
     ) -> pa.RecordBatchReader:
-        """A reader of the rows that satisfy a filter, which runs the query at its first batch."""
+        """Runs the query; see `streams.Readable`.
+
+        Raises:
+            Error: The query fails.
+        """
+        self.on_scan()
         wanted = self.schema.names if columns is None else list(columns)
         schema = pa.schema([self.schema.field(n) for n in wanted])
-        return pa.RecordBatchReader.from_batches(schema, self._batches(schema, where))
-
-    def _batches(self, schema: pa.Schema, where: ds.Expression | None) -> Iterator[pa.RecordBatch]:
-        result, names = self._result(schema.names, where)
-        for batch in batches_of(result, names, schema.names, where):
-            yield batch if batch.schema.equals(schema) else batch.cast(schema)
+        result, names = self._result(wanted, where)
+        batches = batches_of(result, names, wanted, where)
+        typed = (b if b.schema.equals(schema) else b.cast(schema) for b in batches)
+        return pa.RecordBatchReader.from_batches(schema, typed)
 
     def _result(
         self, wanted: Sequence[str], where: ds.Expression | None
     ) -> tuple[Result | TileResult, tuple[str, ...]]:
         if self._refusal is not None:
             raise self._refusal()
-        relations = self._read
-        if relations is None:
-            raise OperationalError(
-                "DuckDB has scanned einsql('…') before the tables that it reads",
-                hint="edb.sql(…) reads them first.",
-            )
-        if self.inputs:
-            self._read = None
+        relations = {n: own.relation for n, own in self.inputs.items()}
         known = {n.lower(): r for n, r in {**self._found, **relations}.items()}
         scope = GivenScope(lambda name: known.get(name.lower()), None)
-        with kernels.running, self._session.beside(scope) as context:
+        with kernels.running, self._session.beside(scope, self._external) as context:
             bound, names = self._bound(context, wanted, where)
             return plan_query(context, bound).result(bound.inputs, context.tick), names
 
@@ -124,23 +104,6 @@ class Query:
             except Error:  # the query cannot be a subquery
                 pass
         return bound, names
-
-
-def read(*columns: pa.ChunkedArray) -> pa.Array:
-    """A function of DuckDB: all rows of a query's tables have been passed.
-
-    Args:
-        columns: The number of the query; for each input the number of rows and of the scan.
-
-    Returns:
-        0 for each row.
-    """
-    numbers, scans = [pa.concat_arrays(c.chunks) for c in columns]
-    for number, own in zip(numbers.to_pylist(), scans.to_pylist(), strict=True):
-        query = _queries.get(number)
-        if query is not None:
-            query.read([(rows, scan) for rows, scan in own])
-    return pa.array(np.zeros(len(numbers), np.int64))
 
 
 def _schema(relation: Relation | TileRelation) -> pa.Schema:

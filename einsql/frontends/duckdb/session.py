@@ -141,7 +141,7 @@ class Session(Connection):
                         yield name
 
     @contextmanager
-    def beside(self, scope: GivenScope) -> Iterator[Context]:
+    def beside(self, scope: GivenScope, external: bool) -> Iterator[Context]:
         """The services for one query that DuckDB runs, beside statements of this session.
 
         It takes no lock of the session: DuckDB holds its connection's lock, and a thread that
@@ -149,10 +149,15 @@ class Session(Connection):
 
         Args:
             scope: The names of the query.
+            external: Whether DuckDB's settings allow to read variables and files.
         """
         self.check_open()
+        settings = self.context.settings
         context = replace(
             self.context,
+            settings=replace(
+                settings, enable_external_access=settings.enable_external_access and external
+            ),
             scope=scope,
             notices=[],
             progress=Progress(),

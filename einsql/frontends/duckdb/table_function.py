@@ -7,16 +7,18 @@ text is computed by functions in Python while DuckDB binds a statement, in these
 2. `json_serialize_plan` binds each text. Its answer has the types of the columns, or the fact that
    no such table exists, as the user's transaction sees it.
 3. `__einsql_bound` binds the query over these types, registers it as a source, and gives a SELECT
-   from the source. The SELECT first passes the rows of the tables to `__einsql_put`.
+   from the source. The SELECT first passes the rows of the tables to `__einsql_read`.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
+from math import lcm
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -24,10 +26,10 @@ import numpy as np
 
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, OperationalError, ProgrammingError
-from einsql.frontends.duckdb.inputs import Input, Scans, put
-from einsql.frontends.duckdb.scans import Query, read
+from einsql.frontends.duckdb.inputs import READ, Input, read
+from einsql.frontends.duckdb.scans import Query
 from einsql.frontends.duckdb.session import GivenScope, Session, bind_text, in_text
-from einsql.frontends.duckdb.tables import TableSchema, table_schema
+from einsql.frontends.duckdb.tables import table_schema
 from einsql.storage.duckdb import streams
 from einsql.storage.host_arrays import array_in_scope
 
@@ -39,13 +41,16 @@ if TYPE_CHECKING:
 VERSIONS = ("2.0.0",)
 """The versions of DuckDB whose private method `_register_source` is known to do what is needed."""
 
+SOURCES = 16
+"""Number of kept sources. DuckDB binds a source right after it is made, or after those of the
+views that its query reads."""
 _ROW = "__einsql_row"
 _numbers = itertools.count(1)
 _functions: WeakValueDictionary[int, TableFunction] = WeakValueDictionary()
 _installed: WeakKeyDictionary[DuckDBPyConnection, list[int]] = WeakKeyDictionary()
 """The numbers of the table functions of a connection; the last one is in its catalog."""
 
-FUNCTIONS = ("__einsql_probes", "__einsql_bound", "__einsql_put", "__einsql_read")
+FUNCTIONS = ("__einsql_probes", "__einsql_bound", READ)
 """The functions that the macro and its texts use."""
 
 
@@ -61,11 +66,11 @@ def create_functions(con: DuckDBPyConnection) -> None:
     from duckdb.func import SPECIAL, PythonUDFType
 
     con.create_function("__einsql_probes", _probes, ["BIGINT", "VARCHAR"], "VARCHAR[]")
-    con.create_function("__einsql_bound", _bound, ["BIGINT", "VARCHAR", "VARCHAR[]"], "VARCHAR")
-    for name, function in (("__einsql_put", put), ("__einsql_read", read)):
-        con.create_function(
-            name, function, None, "BIGINT", type=PythonUDFType.ARROW, null_handling=SPECIAL
-        )  # fmt: skip
+    con.create_function(
+        "__einsql_bound", _bound, ["BIGINT", "VARCHAR", "VARCHAR[]", "BOOLEAN"], "VARCHAR"
+    )
+    arrow = PythonUDFType.ARROW
+    con.create_function(READ, read, None, "BIGINT", type=arrow, null_handling=SPECIAL)
 
 
 class TableFunction:
@@ -80,8 +85,8 @@ class TableFunction:
         self._con = con
         self._session = session
         self._number = next(_numbers)
-        self._scans = con._register_source(streams.data_set(Scans()))
-        self._sources: deque[object] = deque(maxlen=16)  # DuckDB has not bound them yet
+        self._sources: dict[int, object] = {}
+        self._source_numbers = itertools.count(1)
         _functions[self._number] = self
         _installed.setdefault(con, []).append(self._number)
         _create_macro(con, self._number)
@@ -119,12 +124,15 @@ class TableFunction:
                 probes.append(f"FROM {table}")
         return probes
 
-    def bound(self, text: str, answers: Sequence[str], frame: FrameType | None) -> str:
+    def bound(
+        self, text: str, answers: Sequence[str], external: bool, frame: FrameType | None
+    ) -> str:
         """Binds a query.
 
         Args:
             text: The query.
             answers: DuckDB's answers to its probes.
+            external: Whether DuckDB's settings allow to read variables and files.
             frame: The frame whose variables the query may name.
 
         Returns:
@@ -137,6 +145,7 @@ class TableFunction:
         try:
             tables = self._tables(text, answers, frame, cursor)
             inputs: dict[str, Input] = {}
+            extent = _fitting(text)
 
             def given(name: str) -> object | None:
                 table = tables.get(name)
@@ -146,17 +155,27 @@ class TableFunction:
                     return None
                 if name not in inputs:
                     inputs[name] = Input(table_schema(name, table))
-                return _example(inputs[name].schema)
+                return inputs[name].example(extent)
 
             scope = GivenScope(given, frame)
-            with self._session.beside(scope) as context:
+            with self._session.beside(scope, external) as context:
                 bound = in_text(lambda own: bind_text(context, own), text)
-            query = Query(self._session, text, bound, scope.found, inputs)
+            query = Query(self._session, text, bound, scope.found, inputs, external)
             source = cursor._register_source(streams.data_set(query))
+            self._keep(query, source)
         finally:
             cursor.close()
-        self._sources.append(source)
-        return _select(query, source.name, self._scans.name)
+        return _select(query, source.name)
+
+    def _keep(self, query: Query, source: object) -> None:
+        """Keeps a source until DuckDB scans it; a plan of DuckDB keeps it from then on.
+
+        A statement that is bound and never runs leaves a source behind; few of them are kept.
+        """
+        number = next(self._source_numbers)
+        self._sources[number] = source
+        self._sources.pop(number - SOURCES, None)
+        query.on_scan = partial(self._sources.pop, number, None)
 
     def _tables(
         self,
@@ -181,11 +200,32 @@ class TableFunction:
         return tables
 
 
+def check_free(con: DuckDBPyConnection) -> None:
+    """Requires that a connection has no other function of the name.
+
+    Raises:
+        ProgrammingError: It has one.
+    """
+    if _installed.get(con):
+        return
+    found = con.sql(
+        "SELECT DISTINCT database_name, function_type FROM duckdb_functions() "
+        "WHERE function_name = 'einsql'"
+    ).fetchall()
+    for database, kind in found:
+        raise ProgrammingError(
+            f"The database {database} has a {kind} named einsql already",
+            hint="Rename it; einsql's function needs the name.",
+        )
+
+
 def _create_macro(con: DuckDBPyConnection, number: int) -> None:
     con.execute(
         "CREATE OR REPLACE TEMP MACRO einsql(sql) AS TABLE FROM query(__einsql_bound("
         f"{number}, sql, list_transform(__einsql_probes({number}, sql), "
-        "lambda probe: json_serialize_plan(probe)::VARCHAR)))"
+        "lambda probe: json_serialize_plan(probe)::VARCHAR), "
+        "current_setting('enable_external_access') AND "
+        "current_setting('python_enable_replacements')))"
     )
 
 
@@ -193,43 +233,33 @@ def _answered(
     name: str, answer: Mapping[str, str], cursor: DuckDBPyConnection
 ) -> Mapping[str, str] | Error | None:
     """The types of a table's columns; None without a table; the reason why it cannot be read."""
-    message = answer.get("error_message", "")
     if answer.get("type") == "Aggregate Function":
         kind: Any = cursor.sqltype(answer["name"])
         return {column: str(child) for column, child in kind.children}
-    if answer.get("type") == "Table" and answer.get("name", "").lower() == name.lower():
+    missing = answer.get("name", name).lower() == name.lower()
+    if missing and answer.get("error_type") in ("catalog", "invalid input"):
         return None
-    if "not suitable for replacement scans" in message:
+    if re.fullmatch(r"\w+", name) is None:  # a file of another format than DuckDB's
         return None
-    return ProgrammingError(f"DuckDB cannot read {name}: {message}")
+    return ProgrammingError(f"DuckDB cannot read {name}: {answer.get('error_message')}")
 
 
-def _example(schema: TableSchema) -> object:
-    """A relation of the types of a table, with one row of zeros."""
-    return schema.relation({c: np.zeros(1, t.numpy) for c, t in schema.dtypes.items()})
+def _fitting(text: str) -> int:
+    """An extent that the numbers in a query divide, as TILES(x, 3, 4) cuts keys into 3 and 4."""
+    return lcm(*(int(n) for n in re.findall(r"\b[1-9]\d{0,3}\b", text)))
 
 
-def _select(query: Query, source: str, scans: str) -> str:
+def _select(query: Query, source: str) -> str:
     """The SELECT from a query's source.
 
-    DuckDB runs the subquery first: the build side of a MARK join is complete before its other
-    side is scanned. DuckDB keeps these sides, while it may swap those of other joins.
+    DuckDB passes the tables first: the build side of a MARK join is complete before its other side
+    is scanned. DuckDB may swap the sides of other joins.
     """
     select = f"SELECT * FROM {in_quotes(source)}"
     if not query.inputs:
         return select
-    parts = []
-    for n, (name, own) in enumerate(query.inputs.items()):
-        columns = ", ".join(own.schema.casts)
-        parts.append(
-            f"SELECT {n} AS part, any_value(scan) AS scan, "
-            f"coalesce(sum(__einsql_put({own.number}, scan, {columns})), 0)::BIGINT AS total "
-            f"FROM {in_quotes(name)} AS {_ROW}, {in_quotes(scans)} AS __einsql_scans"
-        )
-    return (
-        f"{select} WHERE coalesce(0 IN (SELECT __einsql_read({query.number}, "
-        f"list([total, scan] ORDER BY part)) FROM ({' UNION ALL '.join(parts)})), true)"
-    )
+    reads = " UNION ALL ".join(own.select for own in query.inputs.values())
+    return f"{select} WHERE coalesce(0 IN ({reads}), true)"
 
 
 # ---- functions of DuckDB
@@ -239,8 +269,8 @@ def _probes(number: int, text: str) -> list[str]:
     return _of(number).probes(text, _caller())
 
 
-def _bound(number: int, text: str, answers: list[str]) -> str:
-    return _of(number).bound(text, answers, _caller())
+def _bound(number: int, text: str, answers: list[str], external: bool) -> str:
+    return _of(number).bound(text, answers, external, _caller())
 
 
 def _of(number: int) -> TableFunction:
