@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from importlib.resources import files
 
@@ -54,6 +55,21 @@ def page(report: GraphReport) -> str:
             "</body></html>\n",
         ]
     )
+
+
+def parts(report: GraphReport) -> tuple[str, list[str]]:
+    """Returns the drawing of a plan and the details of its nodes, for a page of another frame.
+
+    The page needs the rules of `graph.css`. Elements have no style of their own: the hue of a tile
+    is in its attribute `data-hue`.
+    """
+    figure = figure_of(report)
+    short = folded(figure, report)
+    details = [_HUE.sub(r'data-hue="\1"', s) for s in _sections(report, figure, short)]
+    return draw(short or figure, "The plan's graph"), details
+
+
+_HUE = re.compile(r'style="--hue:(\d+)"')
 
 
 def _file(name: str) -> str:

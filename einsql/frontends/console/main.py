@@ -120,7 +120,11 @@ def _run(options: argparse.Namespace, mpi: object) -> int:
                     shell.run_file(text)
                 else:
                     shell.run_lines(text.splitlines(keepends=True))
-        if not options.scripts and sys.stdin.isatty():
+        if options.ui:
+            from einsql.frontends.console.ui.serve import serve  # imports a server
+
+            serve(shell)
+        elif not options.scripts and sys.stdin.isatty():
             from einsql.frontends.console.prompt import interact  # imports prompt_toolkit
 
             interact(shell)
@@ -215,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
             default="duckbox",
             help=f"print results as {mode}",
         )
+    add("-ui", "--ui", action="store_true", help="open a page in the browser instead of a prompt")
     add("-readonly", "--readonly", action="store_true", help="open the database for reading only")
     add("-bail", "--bail", action="store_true", help="stop at the first error")
     add("-echo", "--echo", action="store_true", help="print statements before they run")

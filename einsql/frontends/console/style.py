@@ -49,4 +49,4 @@ Mode = Callable[[Sequence[Column], Iterable[Row], Style], Iterator[str]]
 def texts(columns: Sequence[Column], row: Row, style: Style) -> list[str]:
     """The texts of a row's cells, each on one line."""
     pairs = zip(row, columns, strict=True)
-    return [format_cell(value, c.type, style.null_text) for value, c in pairs]
+    return [format_cell(v, c.type, style.null_text) for v, c in pairs]

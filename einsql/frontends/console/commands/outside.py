@@ -91,9 +91,9 @@ def _options(words: list[str]) -> tuple[str | None, list[str], list[str]]:
         elif option in _FORMATS:
             form = option
         else:
-            value = next(rest, None)
-            if value is None or not option.isidentifier():
+            setting = next(rest, None)
+            if setting is None or not option.isidentifier():
                 raise CommandError(f'.import: the option "{word}" has no value')
-            is_word = value.lower() in ("true", "false") or value.lstrip("-").isdecimal()
-            options.append(f"{option} = {value if is_word else literal(value)}")
+            is_word = setting.lower() in ("true", "false") or setting.lstrip("-").isdecimal()
+            options.append(f"{option} = {setting if is_word else literal(setting)}")
     return form, options, names
