@@ -88,22 +88,21 @@ def require(nbytes: int) -> None:
 
 
 def require_dense(nbytes: int, shape: Sequence[int]) -> None:
-    """Refuses to make a sparse matrix dense if the array does not fit into memory.
+    """Refuses to make a sparse tensor dense if the array does not fit into memory.
 
     Args:
         nbytes: The bytes of the array, and of its flags.
-        shape: The extents of the matrix.
+        shape: The number of values of each key.
 
     Raises:
         OperationalError: Fewer bytes than needed are available.
     """
     free = available() if nbytes >= NOTICED else None
     if free is not None and nbytes > free:
-        rows, columns = shape
         raise OperationalError(
-            f"There is not enough memory: the statement needs a sparse matrix of {rows:,} × "
-            f"{columns:,} as an array of {nbytes / 2**30:,.1f} GiB, and "
-            f"{free / 2**30:,.1f} are free",
-            hint="WHERE narrows its keys, and fetch_scipy() returns what is stored. Sums of "
+            "There is not enough memory: the statement needs a sparse tensor of "
+            f"{' × '.join(f'{extent:,}' for extent in shape)} as an array of "
+            f"{nbytes / 2**30:,.1f} GiB, and {free / 2**30:,.1f} are free",
+            hint="WHERE narrows its keys, and fetch_arrow_table() returns its rows. Sums of "
             "products, other aggregates and joins on keys read it as it is stored.",
         )

@@ -196,13 +196,13 @@ class Moving:
             pieces: dict[int, list[tuple[Origin, Elements]]] = {n: [] for n in does.gathered}
             for n, piece in () if sized is None else sorted(sized.pieces(), key=itemgetter(0)):
                 tile = int(moves.need[n])
-                first, second = (moves.boxes[n][:, 0] - need.areas[tile][:, 0]).tolist()
-                pieces[tile].append(((first, second), piece))
+                origin = (moves.boxes[n][:, 0] - need.areas[tile][:, 0]).tolist()
+                pieces[tile].append((tuple(origin), piece))
             done: Held = {t.tile: t.fields(tiles_of) for t in does.taken}
             for n, parts in pieces.items():
-                rows, columns = extents(need.areas[n]).tolist()
-                parts = parts or [((0, 0), empty_tile((rows, columns), dtypes_of(schema)))]
-                done[n] = assembled(parts, (rows, columns))
+                shape = tuple(extents(need.areas[n]).tolist())
+                none = (0,) * len(shape), empty_tile(shape, dtypes_of(schema))
+                done[n] = assembled(parts or [none], shape)
             return done
 
         return Exchanged(tiles, None if sized is None else sized.flight)

@@ -46,8 +46,7 @@ class Cell:
         for n in self.driving:
             few = sparse_of(operands[n])
             if few is not None:
-                rows, columns = few.matrix.shape
-                flops *= few.matrix.stored / max(1, rows * columns)
+                flops *= few.matrix.stored / max(1, few.matrix.size)
         return round(flops)
 
 
@@ -146,7 +145,8 @@ class Cells:
         """
         key: object
         if step.is_template:
-            key = local = sized(node, tuple(tuple(extents(box).tolist()) for box in boxes))
+            local = sized(node, tuple(tuple(extents(box).tolist()) for box in boxes))
+            key = local, step.node.sparse
         else:
             local = cell_node(node, step.labels, cell, boxes)
             key = (
@@ -160,9 +160,10 @@ class Cells:
                 self._runners[key] = EmptyCell((local,)).run_one, 0
             else:
                 self._runners[key] = self._compile(local).run, local.points
-            if local.sparse:
+            if local.sparse or step.node.sparse:
                 run, points = self._runners[key]
-                self._runners[key] = _sparsely(run), points
+                stores = _sparsely if step.node.sparse else _densely
+                self._runners[key] = stores(run), points
         return self._runners[key]
 
 
@@ -173,3 +174,15 @@ def _sparsely(run: Runner) -> Runner:
         return as_elements(run(operands, tick))  # type: ignore[return-value] # by `EinSum.sparse`
 
     return run_sparsely
+
+
+def _densely(run: Runner) -> Runner:
+    """Returns a runner whose result is arrays, for cells that could store elements by themselves.
+
+    The values of absent keys may differ between such cells.
+    """
+
+    def run_densely(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        return dict(run(operands, tick))
+
+    return run_densely

@@ -103,11 +103,12 @@ class Fetched:
             form: The format: "csr", "csc", "coo" or another one of SciPy's.
 
         Returns:
-            A matrix over the static bounds of the two keys in SELECT order; `origin` has the
+            An array over the static bounds of one or two keys in SELECT order; `origin` has the
             lower bounds. The present rows are its stored elements, zeros included.
 
         Raises:
-            InterfaceError: The result has not two keys, a value is NULL, or SciPy lacks the format.
+            InterfaceError: The result has no key or more than two, a value is NULL, or SciPy lacks
+                the format.
         """
         if form not in _FORMATS:
             raise InterfaceError(

@@ -8,18 +8,20 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.sparse.matrix import at_cells
+from einsql.core.sparse.numbering import matrix_shape
 from einsql.core.units import plural
-from einsql.errors import DataError, InterfaceError, NotSupportedError
+from einsql.errors import DataError, NotSupportedError
 from einsql.storage.fields import LocalFields
 from einsql.storage.files.mapped import refusing
 from einsql.storage.files.matrix_market import Matrix
-from einsql.storage.files.rows import Rows
+from einsql.storage.files.rows import Batch, Rows
 from einsql.storage.files.tensor import Tick
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import MAX_AXES
 from einsql.storage.relation import Relation as Stored
-from einsql.storage.scipy_arrays import sparse_relation
-from einsql.storage.sparse_choice import SPARSE
+from einsql.storage.sparse_choice import MAX_KEYS, SPARSE
+from einsql.storage.sparse_fields import stored_fields
 
 MOST_KEYS, MOST_A_ROW = 2**24, 1000
 """Greatest extent of inferred bounds: a number of keys, or a number of keys per row."""
@@ -66,13 +68,13 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
     )
     fields = tuple(Field(n, t) for n, t in values.items())
     schema = Schema(bounds, fields)
-    is_thin = len(keys) == 2 and len(fields) == 1 and not lo.any() and count * SPARSE < schema.size
+    is_thin = bool(keys) and not lo.any() and count * SPARSE < schema.size <= MAX_KEYS
 
     def later(fraction: float) -> None:
         tick((1 + fraction) / 2)
 
     sparse = is_thin or (isinstance(source, Matrix) and source.sparse)
-    # A sparse matrix takes memory for each row or column, a dense tensor for each key.
+    # A sparse tensor takes memory for each value of a key, a dense tensor for each key.
     spanned = max(schema.shape) if sparse else schema.size
     if spanned > max(MOST_KEYS, MOST_A_ROW * count):
         raise DataError(
@@ -133,12 +135,7 @@ def _dense(
         fields = {f.name: _zeros(schema.shape, f.dtype.numpy) for f in schema.fields}
         present = _zeros(schema.shape, np.dtype(np.bool_))
     for batch in source.batches(types, tick):
-        at = np.zeros(len(next(iter(batch.values()))), np.int64)
-        for key in schema.keys:
-            inside = (batch[key.name] >= key.lo) & (batch[key.name] < key.hi)
-            if not inside.all():
-                raise source.file.refusal("has changed while it was read", "Run it again.")
-            at = at * key.extent + (batch[key.name] - key.lo)
+        at = _cells(source, schema, batch)
         present.reshape(-1)[at] = True
         for f in schema.fields:
             fields[f.name].reshape(-1)[at] = batch[f.name]
@@ -150,6 +147,17 @@ def _dense(
     return Stored(schema, LocalFields(fields))
 
 
+def _cells(source: Rows, schema: Schema, batch: Batch) -> np.ndarray:
+    """The position of each row in key order."""
+    at = np.zeros(len(next(iter(batch.values()))), np.int64)
+    for key in schema.keys:
+        inside = (batch[key.name] >= key.lo) & (batch[key.name] < key.hi)
+        if not inside.all():
+            raise source.file.refusal("has changed while it was read", "Run it again.")
+        at = at * key.extent + (batch[key.name] - key.lo)
+    return at
+
+
 def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     zeros = empty(shape, dtype)
     zeros.fill(0)
@@ -159,24 +167,23 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def _sparse(
     source: Rows, types: dict[str, DType], schema: Schema, count: int, path: str, tick: Tick
 ) -> Stored:
-    from scipy import sparse  # takes 100 ms, and few files need it
-
-    (value,) = schema.fields
-    require(count * (16 + value.dtype.numpy.itemsize))
-    names = [k.name for k in schema.keys]
-    rows, columns = np.empty(count, np.int64), np.empty(count, np.int64)
-    values, done = np.empty(count, value.dtype.numpy), 0
+    width = 16 + sum(f.dtype.numpy.itemsize for f in schema.fields)
+    require(count * width + 8 * matrix_shape(schema.shape)[0])
+    cells, done = np.empty(count, np.int64), 0
+    values = {f.name: np.empty(count, f.dtype.numpy) for f in schema.fields}
     for batch in source.batches(types, tick):
-        some = slice(done, done + len(batch[value.name]))
+        some = slice(done, done + len(batch[schema.fields[0].name]))
         done = some.stop
         if done > count:
             break
-        rows[some], columns[some] = batch[names[0]], batch[names[1]]
-        values[some] = batch[value.name]
+        cells[some] = _cells(source, schema, batch)
+        for name, array in values.items():
+            array[some] = batch[name]
     if done != count:
         raise source.file.refusal("has changed while it was read", "Run the statement again.")
-    matrix = sparse.coo_array((values, (rows, columns)), shape=schema.shape)
-    try:
-        return sparse_relation(matrix, (names[0], names[1]), name=value.name)
-    except InterfaceError:
-        raise _duplicate(path) from None
+    structure, twice = at_cells(schema.shape, cells)
+    if twice is not None:
+        raise _duplicate(path)
+    masked = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
+    ordered = {name: array[structure.values] for name, array in values.items()}
+    return Stored(masked, stored_fields(structure, ordered, None))

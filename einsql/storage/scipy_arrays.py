@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse.matrix import Compressed, index_type
+from einsql.core.sparse.matrix import Compressed, at_cells, index_type
+from einsql.core.sparse.numbering import matrix_shape, numbers_of
 from einsql.errors import InterfaceError, OperationalError
-from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.relation import schema_of
-from einsql.storage.sparse_fields import Owner, SparseFields
+from einsql.storage.sparse_choice import MAX_KEYS
+from einsql.storage.sparse_fields import Owner, SparseFields, stored_fields
 
 _COMPRESSED = ("csr", "csc")
 
@@ -32,13 +34,12 @@ def sparse_relation(
         name: The name of the value column.
 
     Returns:
-        The relation; a matrix stays sparse, an array of another rank becomes dense.
+        The relation. The elements of an array of another rank than 2 are copied.
 
     Raises:
         InterfaceError: The dtype is no tensor type, an element is stored twice, the index arrays
             are inconsistent, names do not fit, or `fill` is neither 0 nor None.
-        OperationalError: An array of another rank, or the conversion of a matrix, does not fit
-            into memory.
+        OperationalError: The conversion of a matrix does not fit into memory.
     """
     if fill is not None and fill != 0:
         raise InterfaceError(
@@ -51,10 +52,11 @@ def sparse_relation(
     if fill is None:
         schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     (value,) = schema.values
-    if len(shape) != 2:
-        return Stored(schema, LocalFields(_scattered(array, schema, value.name)))
-    matrix, turned, owner = _compressed(array)
     fills = None if fill is None else {value.name: np.zeros((), value.dtype.numpy)}
+    if len(shape) != 2:
+        structure = _located(array)
+        return Stored(schema, stored_fields(structure, {value.name: structure.values}, fills))
+    matrix, turned, owner = _compressed(array)
     return Stored(schema, SparseFields(matrix, turned, fills, value.name, owner))
 
 
@@ -102,16 +104,21 @@ def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
     return Compressed(shape, starts, columns, own.data), kept == "csc", None
 
 
-def _scattered(array: Any, schema: Schema, name: str) -> dict[str, np.ndarray]:
-    """Returns the dense fields of a sparse array of any rank."""
+def _located(array: Any) -> Compressed:
+    """Returns the elements of an array of another rank than 2."""
     elements = array.tocoo()
-    require(schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields))
-    values, present = np.zeros(schema.shape, elements.dtype), np.zeros(schema.shape, np.bool_)
-    values[elements.coords], present[elements.coords] = elements.data, True
-    if np.count_nonzero(present) < len(elements.data):
+    shape = tuple(int(n) for n in array.shape)
+    if prod(shape) > MAX_KEYS:
+        raise OperationalError(
+            f"An array of {prod(shape):,} elements has more keys than a tensor may have",
+            hint=f"There are at most {MAX_KEYS:,}.",
+        )
+    require(8 * matrix_shape(shape)[0] + 24 * len(elements.data))
+    cells = numbers_of([np.asarray(at, np.int64) for at in elements.coords], shape)
+    structure, twice = at_cells(shape, cells)
+    if twice is not None:
         raise _twice(array)
-    dense = values.astype(schema.dtype(name).numpy, copy=False)
-    return {name: dense, PRESENT: present} if schema.has(PRESENT) else {name: dense}
+    return structure.of(elements.data[structure.values])
 
 
 def _twice(array: Any) -> InterfaceError:

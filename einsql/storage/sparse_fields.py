@@ -29,7 +29,7 @@ class SparseFields(RemoteFields, Sparse):
 
     Args:
         matrix: The stored elements, with the values of the first field.
-        turned: Whether the matrix's rows are the relation's second key.
+        turned: Whether the matrix's rows are the second one of two keys.
         fills: The values of the keys without a stored element; None if these keys are absent.
         name: The name of the first field; `PRESENT` if there are keys only.
         owner: The source that each statement reads again; None for a constant matrix.
@@ -47,7 +47,7 @@ class SparseFields(RemoteFields, Sparse):
         owner: Owner | None = None,
         more: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self.shape, self.dtype = matrix.shape, matrix.values.dtype
+        self.stored_extents, self.dtype = matrix.extents, matrix.values.dtype
         self.owner = owner
         self._given = matrix if owner is None else None
         self._more = dict(more or {})
@@ -59,6 +59,11 @@ class SparseFields(RemoteFields, Sparse):
     def names(self) -> tuple[str, ...]:  # type: ignore[override] # computed from two attributes
         """The names of the values."""
         return (self.name, *self._more)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """See `Sparse.extents`; does not read the elements."""
+        return self.stored_extents[::-1] if self.turned else self.stored_extents
 
     @property
     def is_constant(self) -> bool:  # type: ignore[override] # depends on the matrix
@@ -76,7 +81,9 @@ class SparseFields(RemoteFields, Sparse):
         if self._given is not None:
             return self._given
         assert self.owner is not None
-        return Compressed(self.shape, self.owner.indptr, self.owner.indices, self.owner.data)
+        return Compressed(
+            self.stored_extents, self.owner.indptr, self.owner.indices, self.owner.data
+        )
 
     @property
     def stored(self) -> int:
@@ -93,7 +100,7 @@ class SparseFields(RemoteFields, Sparse):
         if self.owner is None:
             return matrix if name in (None, self.name) else matrix.of(self._more[str(name)])
         shape = self.owner.shape[::-1] if self.turned else self.owner.shape
-        if tuple(shape) != self.shape:
+        if tuple(shape) != self.stored_extents:
             raise changed("it has another shape")
         if matrix.values.dtype != self.dtype:
             raise changed(f"its dtype is {matrix.values.dtype}, not {self.dtype}")
@@ -118,10 +125,8 @@ class SparseFields(RemoteFields, Sparse):
         matrix = self.taken()
         if not self.turned and self.increases:
             return self
-        rows, columns, shape = matrix.rows, matrix.columns, matrix.shape
-        if self.turned:
-            rows, columns, shape = columns, rows, shape[::-1]
-        ordered, _ = sorted_matrix(shape, rows, columns)
+        places = (matrix.rows, matrix.columns)
+        ordered, _ = sorted_matrix(self.extents, *(places[::-1] if self.turned else places))
         values = {name: self.taken(name).values[ordered.values] for name in self.names}
         return stored_fields(ordered, values, self.fills)
 
@@ -132,7 +137,7 @@ class SparseFields(RemoteFields, Sparse):
         fills = own.fills and {n: own.fills[o] for n, o in names.items() if o != PRESENT}
         return own.of(values, fills)
 
-    def narrowed(self, spans: tuple[slice, slice]) -> SparseFields:
+    def narrowed(self, spans: Sequence[slice]) -> SparseFields:
         """Returns the fields over a part of the keys."""
         matrix = self.submatrix(spans)
         more = {name: self.submatrix(spans, name).values for name in self._more}
@@ -140,8 +145,7 @@ class SparseFields(RemoteFields, Sparse):
 
     def crop(self, box: np.ndarray) -> SparseFields:
         """See `Fields.crop`."""
-        first, second = (slice(lo, hi) for lo, hi in box.tolist())
-        return self.narrowed((first, second))
+        return self.narrowed([slice(lo, hi) for lo, hi in box.tolist()])
 
     def part(self, names: Sequence[str], box: np.ndarray) -> LocalFields:
         """See `Fields.part`; only the box becomes dense."""
@@ -150,8 +154,7 @@ class SparseFields(RemoteFields, Sparse):
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> Fields:
         """See `Fields.window`."""
-        first, second = at
-        return self.narrowed((first, second))
+        return self.narrowed(at)
 
     def count(self, *terms: Term) -> int:
         """See `Fields.count`."""
@@ -165,7 +168,7 @@ class SparseFields(RemoteFields, Sparse):
                 continue
             met &= (self.taken(term.name).values > term.above) == term.holds
             rest = rest and bool(self.fill(term.name) > term.above) == term.holds
-        unstored = matrix.shape[0] * matrix.shape[1] - matrix.stored
+        unstored = matrix.size - matrix.stored
         return int(np.count_nonzero(met)) + (unstored if rest else 0)
 
     def __iter__(self) -> Iterator[str]:

@@ -44,7 +44,7 @@ def test_a_packed_tile_has_the_announced_size(stored: int) -> None:
     dtypes = {"a": np.dtype(np.float64), "b": np.dtype(np.bool_)}
     for fills in (None, {"a": np.array(2.5), "b": np.array(True)}):
         buffer = packed(Elements(structure, values, fills), dtypes)
-        assert len(buffer) == packed_bytes(11, 7, stored, 9)
+        assert len(buffer) == packed_bytes((11, 7), stored, 9)
         back = unpacked(buffer, (11, 7), dtypes)
         assert back.fills == fills
         assert np.array_equal(back.structure.starts, starts)

@@ -477,7 +477,7 @@ def test_what_needs_an_array_beyond_memory_says_so(monkeypatch: pytest.MonkeyPat
     found = con.execute("SELECT i, j, val * 2 AS v FROM m")
     monkeypatch.setattr(free_memory, "NOTICED", 0)
     monkeypatch.setattr(free_memory, "available", lambda: 100)
-    with pytest.raises(einsql.OperationalError, match="sparse matrix of 13 × 13 as an array") as e:
+    with pytest.raises(einsql.OperationalError, match="sparse tensor of 13 × 13 as an array") as e:
         found.fetch_numpy(fill=0)
     assert "Sums of products" in str(e.value.hint)
     assert con.execute(STATEMENTS["times dense"]).fetchone()

@@ -13,7 +13,6 @@ from scipy import sparse
 
 import einsql
 from einsql.kernels import registry
-from einsql.storage import sparse_choice
 
 ROWS, COLUMNS = 13, 17
 
@@ -205,21 +204,6 @@ def test_the_rows_of_a_table_choose_the_storage() -> None:
     assert answer(con, "SELECT u, i, val FROM kept") == answer(con, "SELECT * FROM back")
 
 
-def test_a_large_dense_tensor_of_few_rows_has_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_choice, "NOTICED", 1000)
-    con = einsql.connect()
-    con.execute(
-        "CREATE TABLE r AS SELECT k AS a, k AS b, k AS c, 0.5::FLOAT AS val FROM range(20) s(k)"
-    )
-    for columns, clause, noticed in (
-        ("a, b, c", "", True), ("a, b, c", "STORAGE DENSE", False), ("a, b", "", False),
-        ("a * 100 AS a", "", True), ("a", "", False),
-    ):  # fmt: skip
-        con.notices.clear()
-        con.execute(f"CREATE OR REPLACE TENSOR t {clause} AS SELECT {columns}, val FROM r")
-        assert ["needs two keys" in n for n in con.notices] == [True] * noticed
-
-
 def test_bounds_beyond_memory() -> None:
     con = einsql.connect()
     con.execute(
@@ -247,9 +231,9 @@ def test_rows_that_are_no_sparse_tensor_are_refused() -> None:
     con.execute("CREATE TABLE r AS SELECT 1 AS u, 2 AS i, 3 AS k, 0.5::FLOAT AS val FROM range(2)")
     for sql, reason in (
         ("CREATE TENSOR t STORAGE SPARSE AS SELECT u, i, val FROM r", "is inserted twice"),
-        ("CREATE TENSOR t STORAGE SPARSE AS SELECT u, i, k, val FROM r", "needs two keys"),
+        ("CREATE TENSOR t STORAGE SPARSE AS SELECT u, i, k, val FROM r", "is inserted twice"),
         ("CREATE TENSOR t STORAGE SPARSE AS SELECT u, -i AS i, val FROM r", "has the value -2"),
-        ("CREATE TENSOR t (i DIM(3), val FLOAT) STORAGE SPARSE", "needs two keys"),
+        ("CREATE TENSOR t (val FLOAT) STORAGE SPARSE", "needs a key"),
         ("CREATE TENSOR t STORAGE PACKED AS SELECT 1 AS i", "Expected SPARSE or DENSE"),
     ):
         with pytest.raises(einsql.Error, match=reason):
@@ -271,7 +255,6 @@ def test_scipy_in_and_out() -> None:
     dense = con.execute("SELECT i, j, d.val * e.val AS v FROM d, e").fetch_scipy()
     assert dense.nnz == ROWS * COLUMNS
     for sql in (
-        "SELECT i, COUNT(*) AS n FROM t GROUP BY i",
         "SELECT val FROM t",
         "SELECT i, j FROM t",
         "SELECT i, j, NULLIF(val, 1) AS v FROM t",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -28,17 +28,16 @@ def dense_array(fields: Sparse, name: str) -> np.ndarray:
     matrix = fields.taken(None if is_flag else name)
     if is_flag:
         matrix = matrix.of(np.ones(matrix.stored, np.bool_))
-    rows, columns = matrix.shape
     # A reader of one field will read the other one next.
     widths = fields.matrix.values.itemsize + (0 if fields.filled else 1)
-    require_dense(rows * columns * widths, matrix.shape)
-    shape = (columns, rows) if fields.turned else matrix.shape
+    shape = fields.extents
+    require_dense(matrix.size * widths, shape)
     fill = np.asarray(False) if is_flag else fields.fill(name)
     if fill.tobytes().strip(b"\0"):  # -0.0 has a bit
         array = np.full(shape, fill, matrix.values.dtype)
     else:
         array = np.zeros(shape, matrix.values.dtype)
-    matrix.into(array.T if fields.turned else array)
+    matrix.into(array.T if fields.turned else array.reshape(matrix.shape))
     return array
 
 
@@ -49,7 +48,7 @@ class Elements(Mapping[str, np.ndarray], Sparse):
         structure: The positions of the elements; columns increase in each row.
         values_by_name: The values of each field; none if only the keys exist.
         fills: The values of the keys without a stored element; None if these keys are absent.
-        turned: Whether the rows are the second key; those of results are the first one.
+        turned: Whether the rows are the second one of two keys; those of results are the first.
     """
 
     known_order = True
@@ -89,11 +88,11 @@ class Elements(Mapping[str, np.ndarray], Sparse):
     def over(self, change: Callable[[np.ndarray], np.ndarray]) -> Elements:
         """The same elements in other arrays, each of which a function returns."""
         s = self.structure
-        structure = Compressed(s.shape, change(s.starts), change(s.columns), s.values)
+        structure = Compressed(s.extents, change(s.starts), change(s.columns), s.values)
         values = {name: change(a) for name, a in self.values_by_name.items()}
         return Elements(structure.of(structure.columns), values, self.fills)
 
-    def narrowed(self, spans: tuple[slice, slice]) -> Elements:
+    def narrowed(self, spans: Sequence[slice]) -> Elements:
         """The elements over a part of the keys."""
         values = {name: self.submatrix(spans, name).values for name in self.names}
         structure = self.submatrix(spans)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.core.free_memory import available
+from einsql.core.free_memory import available, require
 from einsql.core.records import dataclass
+from einsql.core.sparse.numbering import Extents, are_within, matrix_shape, numbers_of, places_of
 from einsql.errors import InterfaceError
 
 Fills = Mapping[str, np.ndarray]
@@ -23,10 +25,11 @@ the positions of all elements, which takes 20 ms for 10 of 5 M elements to compu
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """A sparse matrix in compressed sparse row format (CSR).
+    """A sparse tensor in compressed sparse row format (CSR).
 
     Attributes:
-        shape: The numbers of rows and columns.
+        extents: The number of values of each key: of the rows, and of the keys that the columns
+            number in mixed radix. A single key is that of the columns.
         starts: The offset of each row's first element, and the number of elements; an array of
             rows + 1 integers.
         columns: The column of each element. The columns of a row are distinct. They increase,
@@ -34,10 +37,27 @@ class Compressed:
         values: The value of each element.
     """
 
-    shape: tuple[int, int]
+    extents: Extents
     starts: np.ndarray
     columns: np.ndarray
     values: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of rows and columns."""
+        return matrix_shape(self.extents)
+
+    @property
+    def size(self) -> int:
+        """The number of positions."""
+        return prod(self.extents)
+
+    @property
+    def positions(self) -> tuple[np.ndarray, ...]:
+        """The position of each element along each key."""
+        if len(self.extents) == 1:
+            return (self.columns,)
+        return (self.rows, *places_of(self.columns, self.extents[1:]))
 
     @property
     def stored(self) -> int:
@@ -71,16 +91,22 @@ class Compressed:
         return bool(later.all())
 
     def occupied(self, axis: int) -> np.ndarray:
-        """Flags of the rows, or of the columns for axis 1, that have elements."""
-        if axis == 0:
+        """Flags of the values of a key that have elements."""
+        if axis == 0 and len(self.extents) > 1:
             return self.counts > 0
-        flags = np.zeros(self.shape[1], np.bool_)
-        flags[self.columns] = True
+        flags = np.zeros(self.extents[axis], np.bool_)
+        flags[self.positions[axis]] = True
         return flags
+
+    def counts_along(self, axis: int) -> np.ndarray:
+        """The number of elements of each value of a key."""
+        if axis == 0 and len(self.extents) > 1:
+            return self.counts
+        return np.bincount(self.positions[axis], minlength=self.extents[axis])
 
     def of(self, values: np.ndarray) -> Compressed:
         """A matrix with the same structure and other values."""
-        return Compressed(self.shape, self.starts, self.columns, values)
+        return Compressed(self.extents, self.starts, self.columns, values)
 
     def checked(self) -> Compressed:
         """The matrix without surplus elements behind its last row; its structure is checked.
@@ -108,32 +134,54 @@ class Compressed:
             raise changed(f"columns lie outside its {self.shape[1]:,}")
         if end == len(self.columns) == len(self.values):
             return self
-        return Compressed(self.shape, starts, columns, self.values[:end])
+        return Compressed(self.extents, starts, columns, self.values[:end])
 
     def copied(self) -> Compressed:
         """A copy of all arrays, with indices of the smallest type."""
         kind = index_type(self.stored, *self.shape)
         starts, columns = (a.astype(kind) for a in (self.starts, self.columns))
-        return Compressed(self.shape, starts, columns, self.values.copy())
+        return Compressed(self.extents, starts, columns, self.values.copy())
 
-    def part(self, rows: slice, columns: slice) -> Compressed:
-        """A submatrix; it shares the arrays if it has all columns.
+    def part(self, *spans: slice) -> Compressed:
+        """The elements of a box; it shares the arrays if it has all columns of its rows.
 
         Args:
-            rows: The rows, a slice with a start and a stop within the matrix.
-            columns: The columns, a slice of the same form.
+            spans: The positions along each key, slices with a start and a stop within the tensor.
         """
-        if (rows, columns) == (slice(0, self.shape[0]), slice(0, self.shape[1])):
+        every = tuple(slice(0, extent) for extent in self.extents)
+        if spans == every:
             return self
+        inner = slice(0 if len(spans) == 1 else 1, None)
+        rows = slice(0, 1) if len(spans) == 1 else spans[0]
         starts = self.starts[rows.start : rows.stop + 1]
         entries = slice(int(starts[0]), int(starts[-1]))
         starts = starts - starts[0]
-        shape = (rows.stop - rows.start, columns.stop - columns.start)
-        own_columns, values = self.columns[entries], self.values[entries]
-        if columns == slice(0, self.shape[1]):
-            return Compressed(shape, starts, own_columns, values)
-        inside = (own_columns >= columns.start) & (own_columns < columns.stop)
-        return Compressed(shape, starts, own_columns - columns.start, values).only(inside)
+        extents = tuple(s.stop - s.start for s in spans)
+        columns, values = self.columns[entries], self.values[entries]
+        if spans[inner] == every[inner]:
+            return Compressed(extents, starts, columns, values)
+        places = places_of(columns, self.extents[inner])
+        shifted = [p - p.dtype.type(s.start) for p, s in zip(places, spans[inner], strict=True)]
+        own = numbers_of(shifted, extents[inner]).astype(columns.dtype, copy=False)
+        return Compressed(extents, starts, own, values).only(are_within(places, spans[inner]))
+
+    def stored_within(self, *spans: slice) -> int:
+        """The number of stored elements of a box; see `part`."""
+        if len(spans) == 1:
+            return int(np.count_nonzero(are_within((self.columns,), spans)))
+        begin, end = int(self.starts[spans[0].start]), int(self.starts[spans[0].stop])
+        if spans[1:] == tuple(slice(0, extent) for extent in self.extents[1:]):
+            return end - begin
+        places = places_of(self.columns[begin:end], self.extents[1:])
+        return int(np.count_nonzero(are_within(places, spans[1:])))
+
+    def part_of_rows(self, rows: slice) -> Compressed:
+        """The elements of consecutive rows; it shares the arrays.
+
+        Args:
+            rows: The values of the first of several keys.
+        """
+        return self.part(rows, *(slice(0, extent) for extent in self.extents[1:]))
 
     def shares_structure(self, other: Compressed) -> bool:
         """Whether both have the same arrays of positions."""
@@ -146,7 +194,7 @@ class Compressed:
     def at(self, numbers: np.ndarray) -> Compressed:
         """The matrix of some elements, by their increasing numbers."""
         starts = np.searchsorted(numbers, self.starts).astype(self.starts.dtype)
-        return Compressed(self.shape, starts, self.columns[numbers], self.values[numbers])
+        return Compressed(self.extents, starts, self.columns[numbers], self.values[numbers])
 
     def places(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """The number of the element at each position, or -1 where no element is stored.
@@ -168,6 +216,16 @@ class Compressed:
         at = np.minimum(np.searchsorted(here, asked, sorter=order), self.stored - 1)
         at = at if order is None else order[at]
         return np.where(here[at] == asked, at, -1)
+
+    def numbers_at(self, positions: Sequence[np.ndarray]) -> np.ndarray:
+        """The number of the element at each position, or -1 where no element is stored.
+
+        Args:
+            positions: The position along each key, within the tensor.
+        """
+        if len(positions) == 1:
+            return self.places(np.zeros(len(positions[0]), np.int64), positions[0])
+        return self.places(positions[0], numbers_of(positions[1:], self.extents[1:]))
 
     def lower_bounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """The number of the first element of each row with this column or a greater one.
@@ -196,12 +254,12 @@ def index_type(*numbers: int) -> np.dtype:
 
 
 def sorted_matrix(
-    shape: tuple[int, int], rows: np.ndarray, columns: np.ndarray
+    extents: Extents, rows: np.ndarray, columns: np.ndarray
 ) -> tuple[Compressed, np.ndarray | None]:
     """The matrix of elements in any order; its values are the numbers of the elements.
 
     Args:
-        shape: The numbers of rows and columns.
+        extents: The number of values of each key.
         rows: The row of each element.
         columns: The column of each element.
 
@@ -209,6 +267,7 @@ def sorted_matrix(
         The matrix, and the numbers of elements whose position an earlier element has; None if
         there are none. The matrix is valid only without such elements.
     """
+    shape = matrix_shape(extents)
     flat = rows.astype(np.int64) * shape[1] + columns
     numbers = np.arange(len(flat))
     twice = None
@@ -221,7 +280,12 @@ def sorted_matrix(
     starts = np.zeros(shape[0] + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=shape[0]), out=starts[1:])
     ordered_columns = columns[numbers].astype(kind, copy=False)
-    return Compressed(shape, starts.astype(kind), ordered_columns, numbers), twice
+    return Compressed(extents, starts.astype(kind), ordered_columns, numbers), twice
+
+
+def at_cells(extents: Extents, cells: np.ndarray) -> tuple[Compressed, np.ndarray | None]:
+    """The tensor of elements at positions in key order; see `sorted_matrix`."""
+    return sorted_matrix(extents, *np.divmod(cells, max(1, matrix_shape(extents)[1])))
 
 
 def transposed(matrix: Compressed) -> Compressed:
@@ -234,13 +298,43 @@ def transposed(matrix: Compressed) -> Compressed:
     return Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
 
 
+def by_rows_of(matrix: Compressed, axis: int) -> Compressed:
+    """The tensor with a key as its rows; its other keys keep their order.
+
+    A tensor with one key gets rows of one column.
+
+    Args:
+        matrix: The tensor.
+        axis: The number of the key.
+    """
+    extents = matrix.extents
+    if len(extents) == 2:
+        return transposed(matrix) if axis else matrix
+    if len(extents) > 1 and axis == 0:
+        return matrix
+    places = matrix.positions
+    others = [n for n in range(len(extents)) if n != axis]
+    kept = tuple(extents[n] for n in others)
+    columns = numbers_of([places[n] for n in others], kept) if others else np.zeros_like(places[0])
+    kind = index_type(matrix.stored, extents[axis], prod(kept))
+    require(kind.itemsize * (extents[axis] + 1 + 3 * matrix.stored))
+    numbers = np.arange(matrix.stored, dtype=kind)
+    flat = Compressed(
+        (1, extents[axis]), np.array([0, matrix.stored], kind), places[axis].astype(kind), numbers
+    )
+    turned = transposed(flat)  # it counts instead of sorting, and keeps the order within a row
+    order = turned.values
+    structure = (turned.starts, columns[order].astype(kind), matrix.values[order])
+    return Compressed((extents[axis], *(kept or (1,))), *structure)
+
+
 @dataclass(frozen=True, slots=True)
 class _Turned:
-    """The transposed matrix of fields.
+    """Fields by rows of another key.
 
     Attributes:
-        structure: The transposed matrix; its values are the numbers of the elements.
-        values: The values in the transposed order, by field.
+        structure: The matrix; its values are the numbers of the elements.
+        values: The values in its order, by field.
     """
 
     structure: Compressed
@@ -253,7 +347,7 @@ class Sparse:
     Attributes:
         matrix: The stored elements, unchecked; `taken` returns them checked.
         names: The names of the values.
-        turned: Whether the matrix's rows are the relation's second key.
+        turned: Whether the matrix's rows are the second one of two keys.
         fills: The values of the keys without a stored element; None if these keys are absent.
         is_constant: Whether nobody changes the arrays, so that results may share them.
         known_order: Whether the columns of every row increase; None if it is not known.
@@ -266,7 +360,13 @@ class Sparse:
     is_constant: bool = True
     is_tile: bool = False
     known_order: bool | None = None
-    _turned: _Turned | None = None
+    _by_key: Mapping[int, _Turned] = {}
+
+    @property
+    def extents(self) -> Extents:
+        """The number of values of each key of the relation."""
+        extents = self.matrix.extents
+        return extents[::-1] if self.turned else extents
 
     @property
     def increases(self) -> bool:
@@ -308,23 +408,23 @@ class Sparse:
         """
 
     @abstractmethod
-    def narrowed(self, spans: tuple[slice, slice]) -> Mapping[str, np.ndarray]:
+    def narrowed(self, spans: Sequence[slice]) -> Mapping[str, np.ndarray]:
         """The fields over a part of the keys, which are sparse as well.
 
         Args:
-            spans: The positions of both keys, slices with a start and a stop.
+            spans: The positions along each key, slices with a start and a stop.
 
         Raises:
             InterfaceError: The owner of the arrays has made the structure invalid.
         """
 
     def rows_of(self, key: int, name: str | None = None) -> Compressed:
-        """The current stored elements by rows of a key.
+        """The current stored elements by rows of a key; see `by_rows_of`.
 
-        The transposed matrix of constant fields is kept, unless it takes much of the free memory.
+        The arrangement of constant fields is kept, unless it takes much of the free memory.
 
         Args:
-            key: The key, 0 or 1.
+            key: The number of the key.
             name: The value; None for the first one.
 
         Raises:
@@ -333,16 +433,18 @@ class Sparse:
         if name is None and self.names:
             name = self.names[0]
         matrix = self.taken(name)
-        if key == int(self.turned):
+        if self._is_by_rows_of(key):
             return matrix
+        axis = 1 - key if self.turned else key
         if not self.is_constant:
-            return transposed(matrix)
-        turned = self._turned
+            return by_rows_of(matrix, axis)
+        turned = self._by_key.get(key)
         if turned is None:
             kind = index_type(matrix.stored)
-            turned = _Turned(transposed(matrix.of(np.arange(matrix.stored, dtype=kind))), {})
+            numbered = matrix.of(np.arange(matrix.stored, dtype=kind))
+            turned = _Turned(by_rows_of(numbered, axis), {})
             if 3 * turned.structure.nbytes < (available() or 0):
-                self._turned = turned
+                self._by_key = {**self._by_key, key: turned}
         values = turned.values.get(name)
         if values is None:
             values = turned.values[name] = matrix.values[turned.structure.values]
@@ -350,10 +452,13 @@ class Sparse:
 
     def has_rows_of(self, key: int) -> bool:
         """Whether the elements by rows of a key need not be computed."""
-        return key == int(self.turned) or self._turned is not None
+        return self._is_by_rows_of(key) or key in self._by_key
 
-    def submatrix(self, spans: tuple[slice, slice], name: str | None = None) -> Compressed:
-        """The current submatrix of a value over a part of the relation's keys."""
+    def _is_by_rows_of(self, key: int) -> bool:
+        return key == int(self.turned) and len(self.extents) > 1
+
+    def submatrix(self, spans: Sequence[slice], name: str | None = None) -> Compressed:
+        """The current elements of a value over a part of the relation's keys."""
         return self.taken(name).part(*(spans[::-1] if self.turned else spans))
 
 

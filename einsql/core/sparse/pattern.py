@@ -6,6 +6,7 @@ fields. It counts the elements while these exist, remembers the counts, and esti
 
 from __future__ import annotations
 
+from math import prod
 from weakref import ref
 
 import numpy as np
@@ -19,17 +20,16 @@ divides elements evenly, and values without elements where elements do not decid
 
 
 class Pattern:
-    """The positions of the elements of a sparse tensor with two keys.
+    """The positions of the elements of a sparse tensor.
 
     Attributes:
-        shape: The numbers of values of both keys.
+        extents: The number of values of each key.
         stored: The number of stored elements.
     """
 
     def __init__(self, fields: Sparse) -> None:
         self._fields = ref(fields)
-        shape = fields.matrix.shape
-        self.shape = shape[::-1] if fields.turned else shape
+        self.extents = fields.extents
         self.stored = fields.matrix.stored
         self._counts: dict[bytes, np.ndarray] = {}
         self._cuts: dict[tuple[int, int, int, int], np.ndarray] = {}
@@ -37,13 +37,13 @@ class Pattern:
     @property
     def density(self) -> float:
         """The fraction of keys with a stored element."""
-        return self.stored / max(1, self.shape[0] * self.shape[1])
+        return self.stored / max(1, prod(self.extents))
 
     def counts(self, boxes: np.ndarray) -> np.ndarray:
         """The number of stored elements in each box, int64 (boxes,).
 
         Args:
-            boxes: Positions from 0, int64 (boxes, 2, 2).
+            boxes: Positions from 0, int64 (boxes, keys, 2).
         """
         key = boxes.tobytes()
         if key not in self._counts:
@@ -66,8 +66,8 @@ class Pattern:
             matrix = self._matrix()
             if matrix is None or hi - lo <= parts:
                 return split(lo, hi, parts)
-            each = matrix.counts if axis == 0 else np.bincount(matrix.columns, minlength=hi)
-            weights = np.cumsum(each[lo:hi].astype(np.int64) * ELEMENT + 1)
+            each = matrix.counts_along(axis)[lo:hi]
+            weights = np.cumsum(each.astype(np.int64) * ELEMENT + 1)
             marks = weights[-1] * np.arange(1, parts) / parts
             # The boundary behind the value that crosses a mark, or before it if that is closer.
             at = np.searchsorted(weights, marks)
@@ -85,7 +85,7 @@ class Pattern:
 
         Args:
             axis: The number of the key.
-            box: Positions from 0, int64 (2, 2).
+            box: Positions from 0, int64 (keys, 2).
         """
         matrix = self._matrix()
         if matrix is None:
@@ -104,21 +104,15 @@ class Pattern:
 
         ones = np.ones(matrix.stored, np.bool_)
         csc = csr_array((ones, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
-        return Compressed(self.shape, csc.indptr, csc.indices, csc.data)
+        return Compressed(self.extents, csc.indptr, csc.indices, csc.data)
 
 
 def _count(matrix: Compressed, box: np.ndarray) -> int:
     """The number of elements within a box."""
     if not extents(box).all():
         return 0
-    (first, last), (lo, hi) = box.tolist()
-    begin, end = int(matrix.starts[first]), int(matrix.starts[last])
-    if (lo, hi) == (0, matrix.shape[1]):
-        return end - begin
-    columns = matrix.columns[begin:end]
-    return int(np.count_nonzero((columns >= lo) & (columns < hi)))
+    return matrix.stored_within(*_slices(box))
 
 
-def _slices(box: np.ndarray) -> tuple[slice, slice]:
-    first, second = (slice(lo, max(lo, hi)) for lo, hi in box.tolist())
-    return first, second
+def _slices(box: np.ndarray) -> list[slice]:
+    return [slice(lo, max(lo, hi)) for lo, hi in box.tolist()]

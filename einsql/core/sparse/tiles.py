@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from types import EllipsisType
 from typing import cast
 
@@ -15,15 +14,17 @@ from einsql.core.sparse.matrix import (
     Compressed,
     Fills,
     Sparse,
+    at_cells,
     index_type,
     sorted_matrix,
     sparse_of,
 )
+from einsql.core.sparse.numbering import Extents, matrix_shape, numbers_of
 
 _COUNTS = 16
 """Bytes of a packed tile before its fills: the number of elements, and whether there are fills."""
 
-Origin = tuple[int, int]
+Origin = tuple[int, ...]
 """The position of a tile's first keys within another tile."""
 
 
@@ -43,7 +44,7 @@ def elements_of(fields: Sparse) -> Elements:
         csc = csr_array((numbers, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
         ordered = Compressed(matrix.shape[::-1], csc.indptr, csc.indices, csc.data)
     else:
-        ordered, _ = sorted_matrix(matrix.shape, matrix.rows, matrix.columns)
+        ordered, _ = sorted_matrix(matrix.extents, matrix.rows, matrix.columns)
     values = {n: fields.taken(n).values[ordered.values] for n in names}
     return Elements(ordered.of(ordered.columns), values, fields.fills)
 
@@ -53,12 +54,14 @@ def present_elements(arrays: Mapping[str, np.ndarray]) -> Elements:
     flags = arrays.get(PRESENT)
     if flags is None:
         flags = np.ones(next(iter(arrays.values())).shape, np.bool_)
-    rows, columns = np.nonzero(flags)
-    kind = index_type(len(rows), *flags.shape)
-    starts = np.zeros(flags.shape[0] + 1, kind)
-    np.cumsum(np.count_nonzero(flags, axis=1), out=starts[1:])
-    structure = Compressed((flags.shape[0], flags.shape[1]), starts, columns.astype(kind), columns)
-    values = {n: np.asarray(a)[rows, columns] for n, a in arrays.items() if n != PRESENT}
+    shape = matrix_shape(flags.shape)
+    rows, columns = np.nonzero(flags.reshape(shape))
+    kind = index_type(len(rows), *shape)
+    starts = np.zeros(shape[0] + 1, kind)
+    np.cumsum(np.count_nonzero(flags.reshape(shape), axis=1), out=starts[1:])
+    structure = Compressed(flags.shape, starts, columns.astype(kind), columns)
+    others = (n for n in arrays if n != PRESENT)
+    values = {n: np.asarray(arrays[n]).reshape(shape)[rows, columns] for n in others}
     return Elements(structure, values)
 
 
@@ -88,9 +91,7 @@ def part_of(
     few = sparse_of(fields)
     if few is None:
         return {name: a[at] for name, a in fields.items()}
-    first, second = (s for s in at if isinstance(s, slice))
-    spans = tuple(slice(s.start, max(s.start, s.stop)) for s in (first, second))
-    return few.narrowed((spans[0], spans[1]))
+    return few.narrowed([slice(s.start, max(s.start, s.stop)) for s in at if isinstance(s, slice)])
 
 
 def renamed_tile(
@@ -117,24 +118,24 @@ def dtypes_of(schema: Schema) -> dict[str, np.dtype]:
     return {f.name: f.dtype.numpy for f in schema.fields if f.name != PRESENT}
 
 
-def empty_tile(shape: tuple[int, int], dtypes: Mapping[str, np.dtype]) -> Elements:
+def empty_tile(extents: Extents, dtypes: Mapping[str, np.dtype]) -> Elements:
     """A tile without stored elements, and without keys."""
+    shape = matrix_shape(extents)
     kind = index_type(*shape)
     none = np.zeros(0, kind)
-    structure = Compressed(shape, np.zeros(shape[0] + 1, kind), none, none)
+    structure = Compressed(extents, np.zeros(shape[0] + 1, kind), none, none)
     return Elements(structure, {n: np.zeros(0, dtype) for n, dtype in dtypes.items()})
 
 
-def assembled(pieces: Sequence[tuple[Origin, Elements]], shape: tuple[int, int]) -> Elements:
+def assembled(pieces: Sequence[tuple[Origin, Elements]], extents: Extents) -> Elements:
     """One tile of disjoint pieces, at least one, in new arrays.
 
     Args:
         pieces: The pieces with their positions in the tile.
-        shape: The numbers of values of both keys of the tile.
+        extents: The numbers of values of the keys of the tile.
     """
-    rows = np.concatenate([e.structure.rows + at[0] for at, e in pieces])
-    columns = np.concatenate([e.structure.columns.astype(np.int64) + at[1] for at, e in pieces])
-    structure, _ = sorted_matrix(shape, rows, columns)
+    cells = [_cells(e.structure, at, extents) for at, e in pieces]
+    structure, _ = at_cells(extents, np.concatenate(cells))
     first = pieces[0][1]
     values = {
         n: np.concatenate([e.values_by_name[n] for _, e in pieces])[structure.values]
@@ -143,24 +144,30 @@ def assembled(pieces: Sequence[tuple[Origin, Elements]], shape: tuple[int, int])
     return Elements(structure.of(structure.columns), values, _fills([e for _, e in pieces]))
 
 
+def _cells(piece: Compressed, origin: Origin, extents: Extents) -> np.ndarray:
+    """The positions of a piece's elements in key order of its tile."""
+    pairs = zip(piece.positions, origin, strict=True)
+    return numbers_of([place.astype(np.int64) + at for place, at in pairs], extents)
+
+
 def _fills(pieces: Sequence[Elements]) -> Fills | None:
     """The values of the keys that no piece stores; a piece that stores all of its keys has any."""
-    partly = [e for e in pieces if e.structure.stored < prod(e.structure.shape)]
+    partly = [e for e in pieces if e.structure.stored < e.structure.size]
     return next((e.fills for e in partly or pieces if partly or e.fills is not None), None)
 
 
 # ---- tiles as bytes
 
 
-def packed_bytes(rows: int, columns: int, stored: int, width: int) -> int:
+def packed_bytes(extents: Extents, stored: int, width: int) -> int:
     """The size of a packed tile.
 
     Args:
-        rows: The number of values of the first key.
-        columns: The number of values of the second key.
+        extents: The number of values of each key.
         stored: The number of stored elements.
         width: Bytes of the values of an element.
     """
+    rows, columns = matrix_shape(extents)
     index = index_type(stored, rows, columns).itemsize
     return _header_bytes(width) + index * (min(rows + 1, stored) + stored) + width * stored
 
@@ -197,14 +204,12 @@ def packed(tile: Elements, dtypes: Mapping[str, np.dtype]) -> np.ndarray:
     return np.concatenate([np.ascontiguousarray(a).view(np.uint8).reshape(-1) for a in parts])
 
 
-def unpacked(
-    buffer: np.ndarray, shape: tuple[int, int], dtypes: Mapping[str, np.dtype]
-) -> Elements:
+def unpacked(buffer: np.ndarray, extents: Extents, dtypes: Mapping[str, np.dtype]) -> Elements:
     """The tile of `packed`, as views of the bytes.
 
     Args:
         buffer: The bytes.
-        shape: The numbers of values of both keys.
+        extents: The numbers of values of the keys.
         dtypes: The type of each value, in the order of the bytes.
     """
     stored, is_filled = buffer[:_COUNTS].view(np.int64).tolist()
@@ -215,6 +220,7 @@ def unpacked(
             ()
         )
         at += dtype.itemsize
+    shape = matrix_shape(extents)
     kind = index_type(stored, *shape)
     by_element = stored < shape[0] + 1
     sizes = [(dtype, stored) for dtype in dtypes.values()]
@@ -230,7 +236,7 @@ def unpacked(
         counts = np.bincount(starts, minlength=shape[0])
         starts = np.zeros(shape[0] + 1, kind)
         np.cumsum(counts, out=starts[1:])
-    structure = Compressed(shape, starts, columns, columns)
+    structure = Compressed(extents, starts, columns, columns)
     return Elements(
         structure, {name: arrays[n] for n, name in enumerate(dtypes)}, fills if is_filled else None
     )

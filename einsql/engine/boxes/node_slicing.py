@@ -139,8 +139,7 @@ def _density(node: EinSum, operands: Sequence[Mapping[str, np.ndarray]] | None) 
     for n in stored_operands(node):
         few = None if operands is None else sparse_of(operands[n])
         if few is not None:
-            rows, columns = few.matrix.shape
-            density = min(density, few.matrix.stored / max(1, rows * columns))
+            density = min(density, few.matrix.stored / max(1, few.matrix.size))
         elif operands is None:
             density = 0.0
     return density

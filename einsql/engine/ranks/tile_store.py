@@ -232,7 +232,7 @@ def read_mapped(source: Mapped, proceed: Callable[[], None]) -> Held:
         if few is None:
             tiles[n] = dict(fields.part(names, positions))
         else:
-            tiles[n] = as_elements(part_of(fields, slices(positions, [0, 0])))
+            tiles[n] = as_elements(part_of(fields, slices(positions, [0] * len(lows))))
     return tiles
 
 

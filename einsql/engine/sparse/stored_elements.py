@@ -13,7 +13,7 @@ import numpy as np
 from einsql.core.boxes import extents
 from einsql.core.schema import PRESENT, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import sorted_matrix, sparse_of
+from einsql.core.sparse.matrix import at_cells, sparse_of
 from einsql.core.sparse.tiles import (
     Origin,
     as_elements,
@@ -54,10 +54,8 @@ def whole_of(
     """
     pieces: list[tuple[Origin, Elements]] = []
     for n, own in boxes.items():
-        first, second = (own[:, 0] - box[:, 0]).tolist()
-        pieces.append(((first, second), as_elements(tiles[n])))
-    rows, columns = extents(box).tolist()
-    return assembled(pieces, (rows, columns))
+        pieces.append((tuple((own[:, 0] - box[:, 0]).tolist()), as_elements(tiles[n])))
+    return assembled(pieces, tuple(extents(box).tolist()))
 
 
 class StoredTotal:
@@ -94,8 +92,7 @@ class StoredTotal:
         parts = self._parts
         if len(parts) == 1:
             return parts[0]
-        shape = parts[0].structure.shape
-        columns = max(1, shape[1])
+        columns = max(1, parts[0].structure.shape[1])
         flat = np.concatenate([p.structure.rows * columns + p.structure.columns for p in parts])
         order = np.argsort(flat, kind="stable")  # equal positions in the order of the parts
         begins = np.ones(len(flat), np.bool_)
@@ -117,8 +114,7 @@ class StoredTotal:
             merged = total.result()
             for name, a in values.items():
                 a[groups] = merged[name]
-        positions = flat[order][firsts]
-        structure, _ = sorted_matrix(shape, *np.divmod(positions, columns))
+        structure, _ = at_cells(parts[0].structure.extents, flat[order][firsts])
         return Elements(structure.of(structure.columns), values)
 
 
@@ -161,9 +157,8 @@ class SizedExchange:
                 yield n, self._cut(n)
         for k, arrays in () if self.flight is None else self.flight.pieces():
             n = int(self._crossing[k])
-            rows, columns = self._routes.shapes[n].tolist()
             buffer = np.ascontiguousarray(arrays[BYTES])
-            yield n, unpacked(buffer, (rows, columns), self._dtypes)
+            yield n, unpacked(buffer, tuple(self._routes.shapes[n].tolist()), self._dtypes)
 
     def _bytes(self, k: int) -> Mapping[str, np.ndarray]:
         return {BYTES: self._buffer(int(self._crossing[k]))}

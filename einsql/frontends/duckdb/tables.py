@@ -11,13 +11,14 @@ import numpy as np
 from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.matrix import at_cells
+from einsql.core.sparse.numbering import matrix_shape
 from einsql.core.units import plural
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
 from einsql.storage.fields import LocalFields
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation
-from einsql.storage.sparse_fields import SparseFields
+from einsql.storage.sparse_fields import stored_fields
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
@@ -245,7 +246,7 @@ def _relation(name: str, schema: Schema, columns: Mapping[str, np.ndarray]) -> R
             LocalFields({f.name: columns[f.name].reshape(schema.shape) for f in schema.fields}),
         )
     masked = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
-    if len(keys) == 2 and len(schema.fields) == 1 and size > max(2**20, SPARSE * rows):
+    if keys and schema.fields and size > max(2**20, SPARSE * rows):
         return _sparse(name, schema, masked, flat, columns)
     require(size * sum(f.dtype.numpy.itemsize for f in masked.fields))
     present = np.zeros(size, np.bool_)
@@ -265,20 +266,11 @@ def _relation(name: str, schema: Schema, columns: Mapping[str, np.ndarray]) -> R
 def _sparse(
     name: str, schema: Schema, masked: Schema, flat: np.ndarray, columns: Mapping[str, np.ndarray]
 ) -> Relation:
-    (field,) = schema.fields
-    order = np.argsort(flat)
-    ordered = flat[order]
-    _check_unique(name, schema.keys, flat, int(np.count_nonzero(ordered[1:] == ordered[:-1])))
-    height, width = schema.shape
-    require((height + 1) * 8)
-    starts = np.searchsorted(ordered, np.arange(height + 1) * width)
-    matrix = Compressed(
-        (height, width),
-        starts.astype(np.int64),
-        ordered % width,
-        columns[field.name][order],
-    )
-    return Relation(masked, SparseFields(matrix, turned=False, fills=None, name=field.name))
+    require((matrix_shape(schema.shape)[0] + 1) * 8)
+    structure, twice = at_cells(schema.shape, flat)
+    _check_unique(name, schema.keys, flat, 0 if twice is None else len(twice))
+    values = {f.name: columns[f.name][structure.values] for f in schema.fields}
+    return Relation(masked, stored_fields(structure, values, None))
 
 
 def _check_unique(name: str, keys: Sequence[Key], flat: np.ndarray, surplus: int) -> None:

@@ -272,7 +272,7 @@ class EinSum(_Derived):
 
     @property
     def sparse(self) -> bool:
-        """Whether its fields may be a `Sparse`: its keys are two labels of sparse operands."""
+        """Whether its fields may be a `Sparse`: its keys are labels of sparse operands."""
         try:
             return self._sparse
         except AttributeError:
@@ -319,12 +319,12 @@ def stored_operands(node: EinSum) -> tuple[int, ...]:
     """The operands that may be sparse and whose absent elements make no point exist."""
     terms = conjuncts(node.guard)
     flags = {t.operand for t in terms if isinstance(t, Value) and t.field == PRESENT}
-    return tuple(n for n in _sparse_matrices(node) if n in flags)
+    return tuple(n for n in _sparse_operands(node) if n in flags)
 
 
 def filled_operands(node: EinSum) -> tuple[int, ...]:
     """The other operands that may be sparse: every point exists without an element of theirs."""
-    return tuple(sorted({*_sparse_matrices(node)} - {*stored_operands(node)}))
+    return tuple(sorted({*_sparse_operands(node)} - {*stored_operands(node)}))
 
 
 def where_absent(expr: Expr, numbers: Container[int], flag: str = PRESENT) -> Expr:
@@ -345,18 +345,25 @@ def where_absent(expr: Expr, numbers: Container[int], flag: str = PRESENT) -> Ex
     return rewrite(expr, folded)
 
 
-def _sparse_matrices(node: EinSum) -> Iterator[int]:
-    """The operands that may be sparse and have two different free labels."""
+def _sparse_operands(node: EinSum) -> Iterator[int]:
+    """The operands that may be sparse and whose labels are free and different."""
     free = {a.label for a in node.axes if a.define is None}
     for n, o in enumerate(node.operands):
-        if o.source.sparse and len(labels := set(o.labels)) == 2 and labels <= free:
+        if o.source.sparse and len(labels := set(o.labels)) == len(o.labels) and labels <= free:
             yield n
+
+
+PROJECTED = 2**22
+"""Keys from which a projection of elements is sparse: they are sorted by their keys, which takes
+longer than adding them in an array of this size (`python -m benchmarks.sparse_keys`)."""
 
 
 def _keeps_sparse(node: EinSum) -> bool:
     stored, filled = stored_operands(node), filled_operands(node)
     labels = {x for n in stored or filled for x in node.operands[n].labels}
-    if len(node.keys) != 2 or not all(k in labels for k in node.keys):
+    if not node.keys or not all(k in labels for k in node.keys):
+        return False
+    if not _has_few_keys(node, stored or filled):
         return False
     if stored:
         return any(o.name == PRESENT for o in node.outputs)
@@ -364,6 +371,20 @@ def _keeps_sparse(node: EinSum) -> bool:
     absent = [where_absent(e, filled) for e in exprs(node)]
     in_filled = all(a.label in labels for a in node.axes)
     return in_filled and not any(labels_of(e) or operands_of(e) & others for e in absent)
+
+
+def _has_few_keys(node: EinSum, numbers: tuple[int, ...]) -> bool:
+    """Whether the elements of sparse operands have few of the keys of a node's result.
+
+    Those of one operand do if the result has its keys. Those of matrices do as a matrix.
+    """
+    keys = [set(node.operands[n].labels) for n in numbers]
+    if any(own <= set(node.keys) for own in keys):
+        return True
+    if len(node.keys) < 2:
+        return False
+    is_of_matrices = len(node.keys) == 2 and all(len(own) == 2 for own in keys)
+    return is_of_matrices or prod(node.axis(k).extent for k in node.keys) >= PROJECTED
 
 
 def call(fn: str, dtype: DType, *args: Expr) -> Expr:

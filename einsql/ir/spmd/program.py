@@ -22,6 +22,7 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT
 from einsql.core.sparse.matrix import index_type
+from einsql.core.sparse.numbering import matrix_shape
 from einsql.ir.einsum.density import density
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state
@@ -469,8 +470,8 @@ def tuple_fields(node: Input | EinSum) -> float:
 
 
 def element_bytes(node: Input | EinSum) -> int:
-    """Bytes of a stored element of a sparse relation: its values, and the value of one key."""
-    return index_type(*node.schema.shape).itemsize + value_bytes(node)
+    """Bytes of a stored element of a sparse relation: its values and its column."""
+    return index_type(*matrix_shape(node.schema.shape)).itemsize + value_bytes(node)
 
 
 def value_bytes(node: Input | EinSum) -> int:

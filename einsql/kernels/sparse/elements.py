@@ -2,7 +2,7 @@
 
 The combinations of stored elements (`joins.py`) become the points of a node over one label, in
 which the labels of the sparse operands are computed from data. Other kernels run this node. A
-result whose two keys are labels of sparse operands is sparse.
+result whose keys are labels of sparse operands is sparse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from einsql.core.free_memory import require
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Sparse, sorted_matrix, sparse_of
+from einsql.core.sparse.matrix import Sparse, at_cells, sparse_of
+from einsql.core.sparse.numbering import numbers_of
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -167,8 +168,7 @@ class _Elements:
         spans = spans_of(self.node, operand)
         numbered = matrix.of(np.arange(matrix.stored))
         part = numbered.part(*(spans[::-1] if fields.turned else spans))
-        rows, columns = operand.labels[::-1] if fields.turned else operand.labels
-        return Side(number, part, rows, columns)
+        return Side(number, part, operand.labels[::-1] if fields.turned else operand.labels)
 
     # ---- results
 
@@ -191,7 +191,7 @@ class _Elements:
             return None
         side, fields = self._side(operands, self.driving[0]), sparse_of(operands[self.driving[0]])
         assert fields is not None
-        fits = (side.rows, side.columns) == node.keys and fields.increases
+        fits = side.labels == node.keys and fields.increases
         return side if fits else None
 
     def _mapped(self, operands: Sequence[Arrays]) -> Elements | None:
@@ -203,7 +203,7 @@ class _Elements:
         assert fields is not None
         matrix = side.matrix if fields.is_constant else side.matrix.copied()
         require(matrix.stored * (BYTES + sum(f.dtype.numpy.itemsize for f in node.schema.fields)))
-        places = {side.rows: matrix.rows, side.columns: matrix.columns}
+        places = dict(zip(side.labels, matrix.positions, strict=True))
         joined = Joined(matrix.stored, places, {side.number: matrix.values})
         sizes = _Sizes(matrix.stored, None)
         computed = self.compiled(sizes)(self._operands(joined, operands, None), no_progress)
@@ -253,15 +253,14 @@ class _Elements:
         return {o.name: merged[o.name] for o in self.node.outputs}
 
     def _sparse(self, ordered: Sequence[Side], operands: Sequence[Arrays], tick: Tick) -> Elements:
-        first, second = self.node.keys
-        extents = [self.node.axis(x).extent for x in (first, second)]
+        keys, extents = self.node.keys, self.node.schema.shape
         flat: list[np.ndarray] = []
         values: dict[str, list[np.ndarray]] = {}
         width = BYTES + sum(f.dtype.numpy.itemsize for f in self.node.schema.fields)
         done = 0
         for joined in parts(ordered):
             tick(0.0)
-            at = joined.places[first] * extents[1] + joined.places[second]
+            at = numbers_of([joined.places[x] for x in keys], extents)
             groups: np.ndarray | None = None
             if self.node.reduced and not self.is_map:  # a map has one point for each key
                 order = np.argsort(at, kind="stable")
@@ -278,9 +277,7 @@ class _Elements:
             for name, array in fields.items():
                 if name != PRESENT:
                     values.setdefault(name, []).append(array[there])
-        positions = np.concatenate(flat)
-        columns = max(1, extents[1])
-        structure, _ = sorted_matrix((extents[0], extents[1]), *np.divmod(positions, columns))
+        structure, _ = at_cells(extents, np.concatenate(flat))
         numbers = structure.values
         values_by_name = {name: np.concatenate(pieces)[numbers] for name, pieces in values.items()}
         return Elements(structure, values_by_name)
@@ -372,7 +369,7 @@ class _Elements:
         few = sparse_of(fields)
         if few is None:
             return {name: fields[name][tuple(at)] for name in names}
-        places = few.taken().places(*(at[::-1] if few.turned else at))
+        places = few.taken().numbers_at(at[::-1] if few.turned else at)
         there = places >= 0
         gathered = {}
         for name in names:

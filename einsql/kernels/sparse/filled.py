@@ -96,9 +96,8 @@ def _without_points(node: EinSum) -> Runner | None:
     """The runner of a node whose condition is FALSE; None if every key of its result exists."""
     if not node.sparse or not any(o.name == PRESENT for o in node.outputs):
         return None
-    rows, columns = node.schema.shape
     dtypes = {o.name: o.dtype.numpy for o in node.outputs if o.name != PRESENT}
-    return lambda operands, tick: empty_tile((rows, columns), dtypes)  # type: ignore[return-value] # announced by `may_be_sparse`
+    return lambda operands, tick: empty_tile(node.schema.shape, dtypes)  # type: ignore[return-value] # announced by `may_be_sparse`
 
 
 class _Filled:
@@ -138,7 +137,7 @@ class _Filled:
             elements = united([(filled[n], self.node.operands[n].labels) for n in group])
             for n, fields in zip(group, elements, strict=True):
                 stored[n] = fields
-            full = full and elements[0].structure.stored == prod(elements[0].structure.shape)
+            full = full and elements[0].structure.stored == elements[0].structure.size
         value = None if full else self.unstored.value(stored, filled)
         if not full and value is None:
             return None
@@ -193,7 +192,10 @@ class _Filled:
         node = with_state(self.node)
         part = self.counted()(stored, tick)
         few = sparse_of(part)
-        fields = part if few is None else {n: few.taken(n).values for n in few.names}
+        fields = part
+        if few is not None:  # the other points of all groups have one value
+            fields = {n: few.taken(n).values for n in few.names}
+            value = {n: a.reshape(()) for n, a in value.items()}
         known = {o.name: fields[EXISTS if o.name == PRESENT else o.name] for o in node.outputs}
         total = Total(node)
         total.add(known)

@@ -6,8 +6,9 @@ of columns, and slots of elements that are looked up, are computed from data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -38,7 +39,7 @@ from einsql.kernels.loops.loop_cuts import Cut
 from einsql.kernels.loops.loop_nest import STRIP, Mode, Nest
 from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.row_loops import Marks, RowLoops
-from einsql.kernels.sparse.visits import Route, Visit, key_of
+from einsql.kernels.sparse.visits import Route, Visit
 
 COLUMN = ".column"
 """The field with the column of an element."""
@@ -134,23 +135,22 @@ class RouteLoops:
         node = self.node
         operand = node.operands[v.number]
         keys = operand.source.schema.keys
-        width = keys[1 - key_of(node, v)]
-        column = Value(v.number, COLUMN, _index(size.columns), (0, max(0, width.hi - width.lo - 1)))
+        inner = [keys[operand.labels.index(x)] for x in v.columns]
+        most = prod(k.extent for k in inner) - 1
+        column = Value(v.number, COLUMN, _index(size.columns), (0, max(0, most)))
         at = len(node.operands) + len(self.ends)
         first, last = self.ends_of(at, v.rows, size)
         if v.looks_up:
-            place = self.add_slot(first, last, v, size, width.lo)
+            place = self.add_slot(first, last, v, size, inner[0].lo)
         else:
             place = self.named("place")
             self.places.append(place)
             self.axes.append(Axis(place, 0, size.stored))
             self.guards += _between(first, Label(place), last)
-            define = cast(column, DType.BIGINT)
-            if width.lo:
-                define = call("add", DType.BIGINT, define, bigint(width.lo))
-            if size.is_constant:
-                self.constant.append(v.columns)
-            self.derived.append(replace(node.axis(v.columns), define=define))
+            for label, define in zip(v.columns, _keys_at(column, inner), strict=True):
+                if size.is_constant:
+                    self.constant.append(label)
+                self.derived.append(replace(node.axis(label), define=define))
         if v.number == self.route.target:
             self.element = place
         fields = (*self.read[v.number].values(), Field(COLUMN, column.dtype))
@@ -168,11 +168,11 @@ class RouteLoops:
             lo: The value of the columns' label at column 0.
         """
         slot = self.named("slot")
-        shift = self.node.axis(v.columns).lo - lo
+        shift = self.node.axis(v.columns[0]).lo - lo
         kind = np.dtype(np.int32 if size.stored < 2**31 else np.int64)
         number = self.first_mark + len(self.marks)
         self.marks.append(
-            Marks(number, slot, v.columns, first, last, (v.number, COLUMN), shift, kind)
+            Marks(number, slot, v.columns[0], first, last, (v.number, COLUMN), shift, kind)
         )
         define = cast(Value(number, SLOT, _index(kind)), DType.BIGINT)
         self.axes.append(Axis(slot, 0, size.stored, define))
@@ -201,8 +201,8 @@ class RouteLoops:
         schema = Schema((Key("place", 0, size.stored),), (Field(COLUMN, _index(size.columns)),))
         self.ends.clear()
         first, last = self.ends_of(number + 1, self.route.row, size)
-        columns = self.route.visits[1].columns
-        visit = Visit(number, self.route.row, columns, True)
+        (columns,) = self.route.visits[1].columns
+        visit = Visit(number, self.route.row, (columns,), True)
         lo = self.node.axis(columns).lo
         self.element = self.add_slot(first, last, visit, size, lo)
         source = Input("product", schema)
@@ -292,6 +292,19 @@ class RouteLoops:
     ) -> dict[str, np.ndarray]:
         """Computes the outputs by row, or by element."""
         return self.kernel.run(arrays, tick, boxes)
+
+
+def _keys_at(column: Value, keys: Sequence[Key]) -> Iterator[Expr]:
+    """The values of the keys that a column numbers."""
+    below = prod(k.extent for k in keys)
+    for n, key in enumerate(keys):
+        below //= max(1, key.extent)
+        value = cast(column, DType.BIGINT)
+        if below > 1:
+            value = call("idiv", DType.BIGINT, value, bigint(below))
+        if n:
+            value = call("mod", DType.BIGINT, value, bigint(max(1, key.extent)))
+        yield call("add", DType.BIGINT, value, bigint(key.lo)) if key.lo else value
 
 
 def _wide(e: Expr) -> Expr:

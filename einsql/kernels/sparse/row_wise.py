@@ -4,7 +4,7 @@ The outermost loop runs over the rows of an operand, the next ones over the elem
 (`visits.py`). The labels of columns are computed from data. So the node becomes a node of the
 loops' own labels, whose ends are guards (`route_loops.py`). No combination of elements is stored.
 
-A result whose two keys are labels of sparse operands has the elements of one of them, or of the
+A result whose keys are labels of sparse operands has the elements of one of them, or of the
 product of two (`structures.py`). Its elements are found by marks (`row_loops.py`).
 """
 
@@ -24,6 +24,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, Field
 from einsql.core.sparse.arrays import Elements
 from einsql.core.sparse.matrix import Compressed, Sparse, sorted_matrix, sparse_of
+from einsql.core.sparse.numbering import numbers_of, places_of
 from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import (
     EinSum,
@@ -191,10 +192,8 @@ class RowWise:
                 labels = self.node.operands[number].labels
                 spans = spans_of(self.node, self.node.operands[number])
                 few, key = fields[number], labels.index(label)
-                matrix = few.taken()
-                if key == int(few.turned):
-                    return matrix.counts[spans[key]]
-                return np.bincount(matrix.columns, minlength=matrix.shape[1])[spans[key]]
+                axis = 1 - key if few.turned else key
+                return few.taken().counts_along(axis)[spans[key]]
 
             def cost(route: Route) -> float:
                 turned = sum(
@@ -212,7 +211,7 @@ class RowWise:
         key = key_of(self.node, visit)
         matrix = few.rows_of(key, name)
         rows = spans_of(self.node, self.node.operands[visit.number])[key]
-        return matrix.part(rows, slice(0, matrix.shape[1]))
+        return matrix.part_of_rows(rows)
 
     def elements(self, few: Sparse, visit: Visit, part: Compressed) -> dict[str, np.ndarray]:
         """The columns and values of the elements of an operand."""
@@ -222,10 +221,12 @@ class RowWise:
 
     def narrowed(self, visit: Visit, part: Compressed) -> Compressed:
         """The rows of an operand, with the columns within the domain."""
-        columns = spans_of(self.node, self.node.operands[visit.number])[
-            1 - key_of(self.node, visit)
-        ]
-        return part.part(slice(0, part.shape[0]), columns)
+        key, spans = (
+            key_of(self.node, visit),
+            spans_of(self.node, self.node.operands[visit.number]),
+        )
+        others = [span for n, span in enumerate(spans) if n != key]
+        return part.part(slice(0, part.shape[0]), *(others or [slice(0, 1)]))
 
     def product(self, route: Route, parts: Mapping[int, Compressed], tick: Tick) -> Compressed:
         """The elements of the product of two operands."""
@@ -237,11 +238,19 @@ class RowWise:
         if not few.is_constant:
             part = part.copied()
         visit = next(v for v in route.visits if v.number == route.target)
-        first, second = (self.node.axis(k) for k in self.node.keys)
-        source = self.node.operands[visit.number].source
-        shift = second.lo - source.schema.keys[1 - key_of(self.node, visit)].lo
-        columns = part.columns - part.columns.dtype.type(shift) if shift else part.columns
-        return Compressed((first.extent, second.extent), part.starts, columns, part.values)
+        axes = [self.node.axis(k) for k in self.node.keys]
+        operand = self.node.operands[visit.number]
+        keys = [operand.source.schema.keys[operand.labels.index(x)] for x in visit.columns]
+        extents = tuple(a.extent for a in axes)
+        pairs = list(zip(axes[1:], keys, strict=True))
+        if all((a.lo, a.hi) == (k.lo, k.hi) for a, k in pairs):
+            return Compressed(extents, part.starts, part.columns, part.values)
+        # Elements outside of the domain get any column, as they do not exist in the result.
+        places = places_of(part.columns, part.extents[1:])
+        lows = [a.lo - k.lo for a, k in pairs]
+        shifted = [at.astype(np.int64) - lo for at, lo in zip(places, lows, strict=True)]
+        columns = numbers_of(shifted, extents[1:]).astype(part.columns.dtype)
+        return Compressed(extents, part.starts, columns, part.values)
 
     # ---- the partition
 
@@ -280,5 +289,5 @@ def _sparse(structure: Compressed, computed: dict[str, np.ndarray], is_ordered: 
         values = {name: a[numbers] for name, a in computed.items()}
     if is_ordered:
         return Elements(structure, values)
-    ordered, _ = sorted_matrix(structure.shape, structure.rows, structure.columns)
+    ordered, _ = sorted_matrix(structure.extents, structure.rows, structure.columns)
     return Elements(ordered, {name: a[ordered.values] for name, a in values.items()})

@@ -314,7 +314,7 @@ def with_free_labels(node: EinSum) -> EinSum:
 
 
 def narrowed(node: EinSum) -> EinSum | None:
-    """The node over the parts of sparse matrices that it reads; None if it reads all elements."""
+    """The node over the parts of sparse tensors that it reads; None if it reads all elements."""
     operands = tuple(_narrowed(node, o) for o in node.operands)
     if all(a is b for a, b in zip(operands, node.operands, strict=True)):
         return None
@@ -341,18 +341,17 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
     return over
 
 
-def spans_of(node: EinSum, operand: Operand) -> tuple[slice, slice]:
-    """The ranges of a matrix's keys within a node's domain."""
-    first, second = (
+def spans_of(node: EinSum, operand: Operand) -> tuple[slice, ...]:
+    """The ranges of an operand's keys within a node's domain."""
+    return tuple(
         slice((a := node.axis(x)).lo - k.lo, max(a.lo, a.hi) - k.lo)
         for x, k in zip(operand.labels, operand.source.schema.keys, strict=True)
     )
-    return first, second
 
 
 def _narrowed(node: EinSum, operand: Operand) -> Operand:
     source = operand.source
-    if not (isinstance(source, Input) and source.sparse) or len(operand.labels) != 2:
+    if not (isinstance(source, Input) and source.sparse) or not operand.labels:
         return operand
     axes = [node.axis(x) for x in operand.labels]
     keys = tuple(

@@ -75,7 +75,7 @@ def product_structure(left: Compressed, right: Compressed, width: int, tick: Tic
         OperationalError: The product does not fit into memory.
     """
     shape = left.shape[0], right.shape[1]
-    visits = Visit(0, "i", "j", False), Visit(1, "j", "k", False)
+    visits = Visit(0, "i", ("j",), False), Visit(1, "j", ("k",), False)
     work = np.cumsum(work_by_row(visits, {0: left, 1: right}))
     total = int(work[-1]) if len(work) else 0
     wanted = max(total // PIECE, 4 * thread_pool.threads()) if total > PIECE // 16 else 1

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed, Sparse, sorted_matrix, transposed
+from einsql.core.sparse.matrix import Compressed, Sparse, at_cells
+from einsql.core.sparse.numbering import numbers_of
 
 Labels = tuple[str, ...]
 
@@ -16,7 +17,7 @@ def united(operands: Sequence[tuple[Sparse, Labels]]) -> list[Elements]:
     """The operands over the keys that one of them stores, of which the other ones have their fill.
 
     Args:
-        operands: Fields over the same two labels in any order, and the labels of their keys.
+        operands: Fields over the same labels in any order, and the labels of their keys.
 
     Returns:
         Elements with the labels of the first operand; other keys are absent.
@@ -29,14 +30,12 @@ def united(operands: Sequence[tuple[Sparse, Labels]]) -> list[Elements]:
             Elements(o.taken(), _values(o, slice(None)), None, first.turned, o.is_constant)
             for o, _ in operands
         ]
-    parts = [_by_rows(o, own == labels) for o, own in operands]
-    flat = [p.rows * p.shape[1] + p.columns for p in parts]
-    every = np.unique(np.concatenate(flat))
-    rows, columns = np.divmod(every, max(1, parts[0].shape[1]))
-    union, _ = sorted_matrix(parts[0].shape, rows, columns)
+    every_cell = [_cells(o, own, labels) for o, own in operands]
+    union = np.unique(np.concatenate(every_cell))
+    structure, _ = at_cells(first.extents, union)
     return [
-        _spread(o, union, np.searchsorted(every, at), p.values)
-        for (o, _), p, at in zip(operands, parts, flat, strict=True)
+        _spread(o, structure, np.searchsorted(union, cells))
+        for (o, _), cells in zip(operands, every_cell, strict=True)
     ]
 
 
@@ -44,25 +43,32 @@ def _values(fields: Sparse, order: slice | np.ndarray) -> dict[str, np.ndarray]:
     return {name: fields.taken(name).values[order] for name in fields.names}
 
 
-def _by_rows(fields: Sparse, same_order: bool) -> Compressed:
-    """The numbers of the elements, with the first operand's first key as rows."""
-    matrix = fields.taken()
-    numbered = matrix.of(np.arange(matrix.stored))
-    return numbered if same_order != fields.turned else transposed(numbered)
+def _cells(fields: Sparse, own: Labels, labels: Labels) -> np.ndarray:
+    """The position of each element in the order of other keys.
+
+    Args:
+        fields: The fields.
+        own: The labels of their keys.
+        labels: The same labels in the other order.
+    """
+    positions = fields.taken().positions
+    order = own[::-1] if fields.turned else own
+    extents = dict(zip(own, fields.extents, strict=True))
+    at = [positions[order.index(x)].astype(np.int64) for x in labels]
+    return numbers_of(at, tuple(extents[x] for x in labels))
 
 
-def _spread(fields: Sparse, union: Compressed, at: np.ndarray, numbers: np.ndarray) -> Elements:
+def _spread(fields: Sparse, union: Compressed, at: np.ndarray) -> Elements:
     """The fields over the union.
 
     Args:
         fields: The fields.
         union: The structure of the union.
         at: The place of each of their elements in the union.
-        numbers: The numbers of these elements.
     """
     values = {}
     for name in fields.names:
         own = fields.taken(name).values
         values[name] = np.full(union.stored, fields.fill(name), own.dtype)
-        values[name][at] = own[numbers]
+        values[name][at] = own
     return Elements(union, values)

@@ -49,7 +49,7 @@ def same_keys(node: EinSum, numbers: Sequence[int]) -> Groups:
 
     Args:
         node: The node.
-        numbers: The operands, each with two labels.
+        numbers: The operands, each with different labels.
     """
     groups: dict[frozenset[str], list[int]] = {}
     for n in numbers:

@@ -1,8 +1,8 @@
 """The order in which a loop nest visits sparse operands, starting from a row.
 
-A visit of an operand whose row is known expands the row: a loop over its elements gives the label
-of the columns. An operand whose both labels are known is looked up, if one of them is the row of
-the outermost loop.
+A visit of an operand whose row is known expands the row: a loop over its elements gives the labels
+of the columns. An operand with two labels that are known is looked up, if one of them is the row of
+the outermost loop. An operand with one known label is expanded to its element, if it has one there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.numbering import places_of
 from einsql.ir.einsum.graph import EinSum
 
 MOST = 3
@@ -25,13 +26,14 @@ class Visit:
 
     Attributes:
         number: The number of the operand.
-        rows, columns: The labels of its rows and columns.
+        rows: The label of its rows.
+        columns: The labels that its columns number, in the order of its keys.
         looks_up: Whether the columns' label is known, so that the element is looked up.
     """
 
     number: int
     rows: str
-    columns: str
+    columns: tuple[str, ...]
     looks_up: bool
 
 
@@ -65,12 +67,14 @@ def routes_of(node: EinSum, driving: Sequence[int]) -> list[Route]:
 
     Args:
         node: The node.
-        driving: The operands, each with two labels.
+        driving: The operands, each with different labels.
     """
-    if not 1 <= len(driving) <= MOST:
+    if not 1 <= len(driving) <= MOST or (node.sparse and len(node.keys) < 2):
         return []
-    pairs = {n: node.operands[n].labels for n in driving}
-    labels = list(dict.fromkeys(x for pair in pairs.values() for x in pair))
+    own = {n: node.operands[n].labels for n in driving}
+    if all(len(labels) == 1 for labels in own.values()):
+        return []  # rows of one element
+    labels = list(dict.fromkeys(x for names in own.values() for x in names))
     keys = [k for k in node.keys if k in labels]
     scatters = not node.sparse and (len(keys) > 1 or (not keys and bool(node.keys)))
     scatters = scatters or any(node.axis(k).define is not None for k in node.keys)
@@ -78,40 +82,47 @@ def routes_of(node: EinSum, driving: Sequence[int]) -> list[Route]:
         return []
     routes = []
     for row in labels if scatters or not keys else keys[:1]:
-        for visits in _orders(pairs, (), {row}, row):
+        for visits in _orders(own, (), {row}, row):
             if scatters:
                 routes.append(Route(row, visits, scatters=True))
             else:
-                routes += _routes(node, pairs, keys, row, visits)
+                routes += _routes(node, own, keys, row, visits)
     return routes
 
 
 def _orders(
-    pairs: Mapping[int, tuple[str, ...]], before: tuple[Visit, ...], known: set[str], row: str
+    own: Mapping[int, tuple[str, ...]], before: tuple[Visit, ...], known: set[str], row: str
 ) -> Iterator[tuple[Visit, ...]]:
-    left = [n for n in pairs if n not in {v.number for v in before}]
+    left = [n for n in own if n not in {v.number for v in before}]
     if not left:
         yield before
         return
     for n in left:
-        first, second = pairs[n]
-        if {first, second} <= known:
-            if row not in (first, second):
-                continue  # its row changes inside of the loops
-            columns = second if first == row else first
-            yield from _orders(pairs, (*before, Visit(n, row, columns, True)), known, row)
-            return  # a look-up only removes points
+        if known >= set(own[n]):
+            visit = _last_visit(n, own[n], row)
+            if visit is not None:
+                yield from _orders(own, (*before, visit), known, row)
+                return  # it only removes points
     for n in left:
-        first, second = pairs[n]
-        for rows, columns in ((first, second), (second, first)):
-            if rows in known and columns not in known:
+        for rows in own[n]:
+            columns = tuple(x for x in own[n] if x != rows)
+            if rows in known and columns and not known & set(columns):
                 visit = Visit(n, rows, columns, False)
-                yield from _orders(pairs, (*before, visit), known | {columns}, row)
+                yield from _orders(own, (*before, visit), known | set(columns), row)
+
+
+def _last_visit(number: int, labels: tuple[str, ...], row: str) -> Visit | None:
+    """The visit of an operand whose labels are known; None if no loop finds its element."""
+    if len(labels) == 1:
+        return Visit(number, labels[0], (), False)
+    if len(labels) > 2 or row not in labels:
+        return None  # its row changes inside of the loops
+    return Visit(number, row, tuple(x for x in labels if x != row), True)
 
 
 def _routes(
     node: EinSum,
-    pairs: Mapping[int, tuple[str, ...]],
+    own: Mapping[int, tuple[str, ...]],
     keys: Sequence[str],
     row: str,
     visits: tuple[Visit, ...],
@@ -121,12 +132,13 @@ def _routes(
     if len(keys) < 2:
         return [] if node.is_elementwise else [Route(row, visits)]
     for v in visits:
-        if set(pairs[v.number]) == set(keys):
-            fits = v.looks_up or v is visits[0]
+        if set(own[v.number]) == set(keys):
+            fits = v.looks_up or (v is visits[0] and (v.rows, *v.columns) == tuple(keys))
             if node.is_elementwise:
                 fits = v is visits[0] and len(expanded) == 1
             return [Route(row, visits, v.number)] if fits else []
-    chained = len(visits) == len(expanded) == 2 and expanded[1].columns == keys[1]
+    chained = len(visits) == len(expanded) == 2 and expanded[1].columns == (keys[1],)
+    chained = chained and len(keys) == 2 and all(len(v.columns) == 1 for v in visits)
     return [Route(row, visits, computes_keys=True)] if chained and not node.is_elementwise else []
 
 
@@ -144,18 +156,25 @@ def work_by_row(visits: Sequence[Visit], matrices: Mapping[int, Compressed]) -> 
         matrix = matrices[v.number]
         if v.rows == first.rows:
             work *= matrix.counts
-        elif v.rows == first.columns:
+        elif v.rows in first.columns:
             work //= np.maximum(counts, 1)
-            work *= _summed(matrices[first.number], matrix.counts)
+            at = first.columns.index(v.rows)
+            work *= _summed(matrices[first.number], at, matrix.counts)
         else:
             work *= max(1, matrix.stored // max(1, matrix.shape[0]))
     return work + 1
 
 
-def _summed(matrix: Compressed, counts: np.ndarray) -> np.ndarray:
-    """The sum of counts over the columns of each row's elements."""
+def _summed(matrix: Compressed, key: int, counts: np.ndarray) -> np.ndarray:
+    """The sum of counts over the elements of each row.
+
+    Args:
+        matrix: The matrix.
+        key: The number of the key of its columns that `counts` has.
+        counts: The counts.
+    """
     before = np.zeros(matrix.stored + 1, np.int64)
-    np.cumsum(counts[matrix.columns], out=before[1:])
+    np.cumsum(counts[places_of(matrix.columns, matrix.extents[1:])[key]], out=before[1:])
     summed: np.ndarray = before[matrix.starts[1:]] - before[matrix.starts[:-1]]
     return summed
 
@@ -175,7 +194,7 @@ def points_of(route: Route, stored: Mapping[int, int], counts: Counts) -> float:
     first, *later = (v for v in route.visits if not v.looks_up)
     points = total = float(stored[first.number])
     for v in later:
-        if v.rows in (first.rows, first.columns):
+        if v.rows in (first.rows, *first.columns):
             pairs = float(np.dot(counts(first.number, v.rows), counts(v.number, v.rows)))
             points *= pairs / max(1, stored[first.number])
         else:

@@ -18,6 +18,7 @@ from einsql.core.bfloat16 import loaded, stored
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.core.sparse.matrix import Compressed, Sparse, sparse_of
+from einsql.core.sparse.numbering import numbers_of
 from einsql.ir.einsum.evaluation import expression_value, same
 from einsql.ir.einsum.graph import (
     TRUE,
@@ -158,7 +159,7 @@ class _Best:
     def _stored_values(self, node: EinSum, axes: tuple[Axis, ...]) -> Runner | None:
         """Compiles the values at the elements of a sparse operand; None without such a one."""
         keys = (*self._by, *self._gone)
-        if self._computed or len(keys) != 2 or len(self._by) == 2:
+        if self._computed or not self._gone:
             return None
         fields = [Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or")]
         for n, (argument, compared, where, _) in enumerate(self._searches):
@@ -250,10 +251,12 @@ class _Best:
         return grid
 
     def _of_elements(self, matrix: Compressed, selected: np.ndarray | None) -> _Found:
-        """All selected elements; groups are rows, or there is one."""
+        """All selected elements; groups have equal first keys."""
         elements = np.arange(matrix.stored) if selected is None else np.flatnonzero(selected)
-        rows = matrix.rows if selected is None else matrix.rows[elements]
-        group = rows if self._by else np.zeros(len(rows), np.int64)
+        group, by = np.zeros(len(elements), np.int64), len(self._by)
+        if by:
+            places = [p if selected is None else p[elements] for p in matrix.positions[:by]]
+            group = numbers_of(places, matrix.extents[:by])
         return _Found(group, (), elements)
 
     def _scattered(

@@ -93,8 +93,8 @@ def stored_exchanged(
     width = value_bytes(relation)
     sizes = np.array(
         [
-            packed_bytes(rows, columns, int(n), width)
-            for (rows, columns), n in zip(extents(boxes).tolist(), counts, strict=True)
+            packed_bytes(tuple(shape), int(n), width)
+            for shape, n in zip(extents(boxes).tolist(), counts, strict=True)
         ]
     )
     cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)

@@ -16,6 +16,7 @@ from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
 from einsql.core.records import dataclass
 from einsql.core.sparse.matrix import index_type
+from einsql.core.sparse.numbering import matrix_shape
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Value, stored_operands
 from einsql.ir.einsum.partial_states import with_state
@@ -202,8 +203,9 @@ class StepCosts:
         if not relation.sparse:
             return self._elements(tiles) * tuple_bytes(relation)
         counts = stored_counts(relation, _from_0(relation, tiles).boxes)
-        starts = index_type(*relation.schema.shape).itemsize
-        rows = extents(tiles.boxes)[:, 0] + 1
+        starts = index_type(*matrix_shape(relation.schema.shape)).itemsize
+        shapes = extents(tiles.boxes)
+        rows = shapes[:, 0] + 1 if shapes.shape[1] > 1 else 2
         return np.asarray(counts * element_bytes(relation) + rows * float(starts))
 
     def _cell_bytes(

@@ -30,7 +30,6 @@ from einsql.session.statements.sparse_rows import is_chosen
 from einsql.session.statements.value_checks import refuse_violations
 from einsql.session.statements.write_set import Write, WriteSet, store
 from einsql.sql.binder.dml import Insertion
-from einsql.storage import sparse_choice
 from einsql.storage.arrow_arrays import numpy_array
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.fields import LocalFields
@@ -70,7 +69,6 @@ def tensor_of(
     columns = read(table)
     if empty is not None:
         new_rows = fitted(empty, list(empty.columns), columns)
-        _notice(ctx, name, empty.relation.schema, len(columns[0][2]), storage)
         with ctx.memory.lending():
             return filled(empty, new_rows, storage)
     names = [c[0] for c in columns]
@@ -84,23 +82,17 @@ def tensor_of(
     keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
     fields = tuple(Field(n, t) for n, t, _ in columns[count:])
     schema = Schema(keys, (*fields, Field(PRESENT, DType.BOOLEAN)))
-    if not is_chosen(schema, len(columns[0][2]), storage):
+    if is_chosen(schema, len(columns[0][2]), storage):
+        refuse_size(schema, "sparse")
+    else:
         refuse_size(schema)
         _check_size(ctx, schema, len(columns[0][2]))
-        _notice(ctx, name, schema, len(columns[0][2]), storage)
     zeros = LocalFields(
         {f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields}
     )
     tensor = Tensor(name, Relation(schema, zeros), tuple(names))
     with ctx.memory.lending():
         return filled(tensor, {n: values for n, _, values in columns}, storage)
-
-
-def _notice(ctx: Context, name: str, schema: Schema, rows: int, storage: str | None) -> None:
-    """Says why a large tensor of few rows is dense, unless STORAGE asks for it."""
-    text = None if storage is not None else sparse_choice.notice(name, schema, rows)
-    if text is not None:
-        ctx.notices.append(text)
 
 
 def _check_size(ctx: Context, schema: Schema, count: int) -> None:
@@ -117,8 +109,7 @@ def _check_size(ctx: Context, schema: Schema, count: int) -> None:
         f"{count:,} rows would make a tensor of {shape} elements, {nbytes:,} bytes, and "
         f"{ctx.memory.room:,} may be taken",
         hint="Bounds come from the largest keys: leave such rows out with WHERE, declare the "
-        "columns with DIM, or SET memory_limit. Tensors with two keys store their rows only: "
-        + sparse_choice.TWO_KEYS,
+        "columns with DIM, or SET memory_limit. STORAGE SPARSE stores the rows only.",
     )
 
 

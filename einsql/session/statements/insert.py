@@ -26,6 +26,7 @@ from einsql.sql.typing.typed_expr import convert
 from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
 from einsql.storage.results.result import Result, ResultColumn
+from einsql.storage.sparse_choice import MAX_KEYS
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 MAX_ELEMENTS = 2**40
 """The most elements of a dense tensor. A larger one fits no machine, so it is a mistake."""
-MAX_KEYS = 2**58
-"""The most keys of a sparse tensor: NumPy describes no larger array."""
 
 
 def refuse_size(schema: Schema, storage: str | None = None) -> None:
@@ -46,7 +45,8 @@ def refuse_size(schema: Schema, storage: str | None = None) -> None:
     if schema.size > (MAX_KEYS if storage == "sparse" else MAX_ELEMENTS):
         raise ProgrammingError(
             f"{schema.size:,} elements are more than a tensor may have",
-            hint="STORAGE SPARSE stores the rows of a tensor with two keys only.",
+            hint="STORAGE SPARSE stores the rows of a tensor only, if it has at most "
+            f"{MAX_KEYS:,} keys.",
         )
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from einsql.core.free_memory import require_dense
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse.matrix import Compressed, Fills, Sparse, index_type, sorted_matrix
+from einsql.core.sparse.matrix import Compressed, Fills, Sparse, at_cells, index_type
+from einsql.core.sparse.numbering import matrix_shape
 from einsql.errors import IntegrityError, NotSupportedError
 from einsql.kernels.sparse.union import united
 from einsql.session.statements.target import changed, key_text
@@ -16,7 +17,7 @@ from einsql.storage.array_ownership import distinct
 from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation
-from einsql.storage.sparse_choice import TWO_KEYS, pays
+from einsql.storage.sparse_choice import pays
 from einsql.storage.sparse_fields import SparseFields, sparse_fields_of, stored_fields
 
 WIDTH = 40
@@ -32,12 +33,12 @@ def is_chosen(schema: Schema, rows: int, storage: str | None) -> bool:
         storage: "sparse" or "dense" of STORAGE; None leaves the choice to the number of rows.
 
     Raises:
-        NotSupportedError: STORAGE SPARSE of a tensor without exactly two keys.
+        NotSupportedError: STORAGE SPARSE of a tensor without keys.
     """
-    if storage == "sparse" and len(schema.keys) != 2:
+    if storage == "sparse" and not schema.keys:
         raise NotSupportedError(
-            f"STORAGE SPARSE needs two keys, and there are {len(schema.keys)}",
-            hint=f"Without the clause the tensor is dense. {TWO_KEYS}",
+            "STORAGE SPARSE needs a key, and there is none",
+            hint="Without the clause the tensor has one element.",
         )
     return storage == "sparse" or (storage is None and pays(schema, rows))
 
@@ -56,9 +57,8 @@ def empty_fields(schema: Schema, fills: Fills | None) -> SparseFields:
         fills: The values of all keys; None if no key exists.
     """
     none = {f.name: np.zeros(0, f.dtype.numpy) for f in schema.values}
-    nowhere = np.zeros(0, np.int64)
-    require(8 * schema.shape[0])
-    structure, _ = sorted_matrix(_shape(schema), nowhere, nowhere)
+    require(8 * matrix_shape(schema.shape)[0])
+    structure, _ = at_cells(schema.shape, np.zeros(0, np.int64))
     return stored_fields(structure, none, fills)
 
 
@@ -74,11 +74,6 @@ def _fills(tensor: Tensor) -> Fills | None:
     return {f.name: np.array(a[0] if len(a) else 0, f.dtype.numpy) for f, a in equal}
 
 
-def _shape(schema: Schema) -> tuple[int, int]:
-    rows, columns = schema.shape
-    return rows, columns
-
-
 def filled_rows(tensor: Tensor, cells: np.ndarray, values: Mapping[str, np.ndarray]) -> Tensor:
     """Returns an empty tensor with rows, stored sparsely.
 
@@ -91,9 +86,8 @@ def filled_rows(tensor: Tensor, cells: np.ndarray, values: Mapping[str, np.ndarr
         IntegrityError: A key occurs twice.
     """
     schema = with_flag(tensor.relation.schema, tensor.default is not None)
-    require(WIDTH * len(cells) + 8 * schema.shape[0])
-    columns = schema.shape[1]
-    structure, twice = sorted_matrix(_shape(schema), *np.divmod(cells, max(1, columns)))
+    require(WIDTH * len(cells) + 8 * matrix_shape(schema.shape)[0])
+    structure, twice = at_cells(schema.shape, cells)
     if twice is not None:
         key = key_text(schema, int(cells[twice[0]]))
         raise IntegrityError(f"The key ({key}) is inserted twice")
@@ -114,14 +108,14 @@ def with_array(tensor: Tensor, array: np.ndarray) -> Tensor:
     (value,), few = tensor.relation.schema.values, _ordered(tensor)
     if few.fills is None:
         require(WIDTH * array.size)
-        at = np.indices(array.shape).reshape(2, -1)
+        cells = np.arange(array.size)
     else:
         bits = np.dtype(f"u{array.dtype.itemsize}")
         differs = array.view(bits) != few.fill(value.name).view(bits)
         require(WIDTH * int(np.count_nonzero(differs)))
-        at = np.stack(np.nonzero(differs))
-    structure, _ = sorted_matrix(_shape(tensor.relation.schema), at[0], at[1])
-    fields = stored_fields(structure, {value.name: array[at[0], at[1]]}, few.fills)
+        cells = np.flatnonzero(differs)
+    structure, _ = at_cells(tensor.relation.schema.shape, cells)
+    fields = stored_fields(structure, {value.name: array.reshape(-1)[cells]}, few.fills)
     return tensor.with_relation(Relation(tensor.relation.schema, fields))
 
 
@@ -139,7 +133,7 @@ def _ordered(tensor: Tensor) -> SparseFields:
 
 
 def _places(fields: SparseFields, cells: np.ndarray) -> np.ndarray:
-    return fields.taken().places(*np.divmod(cells, max(1, fields.shape[1])))
+    return fields.taken().places(*np.divmod(cells, max(1, matrix_shape(fields.extents)[1])))
 
 
 def with_cells(
@@ -232,14 +226,14 @@ def _merged(
 ) -> tuple[Compressed, dict[str, np.ndarray]]:
     """Returns the structure and the values with further elements at `cells`."""
     order = np.argsort(cells)
-    rows, across = np.divmod(cells[order], fields.shape[1])
     matrix = fields.matrix
+    rows, across = np.divmod(cells[order], matrix.shape[1])
     at = matrix.lower_bounds(rows, across)
-    kind = index_type(matrix.stored + len(cells), *fields.shape)
+    kind = index_type(matrix.stored + len(cells), *matrix.shape)
     starts = matrix.starts.astype(np.int64)
-    starts[1:] += np.cumsum(np.bincount(rows, minlength=fields.shape[0]))
+    starts[1:] += np.cumsum(np.bincount(rows, minlength=matrix.shape[0]))
     structure = Compressed(
-        fields.shape,
+        matrix.extents,
         starts.astype(kind),
         np.insert(matrix.columns.astype(kind, copy=False), at, across.astype(kind)),
         matrix.values,

@@ -171,7 +171,7 @@ def _stored(touch: Touch, fields: Fields, tensor: Tensor) -> _Cells:
     assert few is not None
     ordered = few.in_key_order()
     matrix = ordered.taken()
-    there = _positions(touch, (matrix.rows, matrix.columns), tensor)
+    there = _positions(touch, matrix.positions, tensor)
     return _Cells(there, lambda name: ordered.taken(name).values, matrix.stored)
 
 

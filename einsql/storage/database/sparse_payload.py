@@ -14,6 +14,7 @@ import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.matrix import Compressed, Fills, index_type
+from einsql.core.sparse.numbering import matrix_shape
 from einsql.errors import InterfaceError
 from einsql.storage.database.layout import Fill, Layout, Part, Segment
 from einsql.storage.database.payload import Progress, write_csr
@@ -32,7 +33,7 @@ def _arrays(schema: Schema, stored: int) -> Schema:
         schema: The tensor's keys and fields.
         stored: The number of stored elements.
     """
-    index = DType.of(index_type(stored, *schema.shape))
+    index = DType.of(index_type(stored, *matrix_shape(schema.shape)))
     assert index is not None
     fields = (Field(STARTS, index), Field(COLUMNS, index), *schema.values)
     return Schema((Key("element", 0, stored),), fields)
@@ -46,10 +47,10 @@ def arrays_in(segment: Segment, schema: Schema) -> Schema:
         schema: The tensor's keys and fields.
 
     Raises:
-        ValueError: The tensor is no matrix, or the arrays are not those of its elements.
+        ValueError: The tensor has no keys, or the arrays are not those of its elements.
     """
-    if len(schema.keys) != 2 or not schema.values or schema.has(PRESENT) != (segment.fill is None):
-        raise ValueError("a sparse payload has two keys and a value")
+    if not schema.keys or not schema.values or schema.has(PRESENT) != (segment.fill is None):
+        raise ValueError("a sparse payload has keys and a value")
     every = segment.fill if isinstance(segment.fill, tuple) else ()
     if every and (len(every) != len(schema.values) or None in every):
         raise ValueError("the payload has values of other fields")
@@ -61,7 +62,8 @@ def arrays_in(segment: Segment, schema: Schema) -> Schema:
     if len(columns) != 1 or columns[0] < 0:
         raise ValueError("the payload has no columns")
     arrays = _arrays(schema, columns[0])
-    shapes = {f.name: (columns[0],) for f in arrays.fields} | {STARTS: (schema.shape[0] + 1,)}
+    rows, _ = matrix_shape(schema.shape)
+    shapes = {f.name: (columns[0],) for f in arrays.fields} | {STARTS: (rows + 1,)}
     if [(p.name, p.shape) for p in segment.parts] != list(shapes.items()):
         raise ValueError("the payload has other arrays")
     return arrays
@@ -123,10 +125,9 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
             schema: The tensor's keys and fields.
             base: The segment, of format CSR.
         """
-        rows, columns = schema.shape
         first, *more = schema.values
         nothing = np.zeros(0, first.dtype.numpy)
-        unread = Compressed((rows, columns), nothing, nothing, nothing)
+        unread = Compressed(schema.shape, nothing, nothing, nothing)
         names = (f.name for f in more)
         fills = _read(layout.base.fill, schema)
         super().__init__(unread, False, fills, first.name, more=dict.fromkeys(names, nothing))
@@ -142,7 +143,7 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
         if self._matrix is None:
             arrays = [self._array(name) for name in (STARTS, COLUMNS, self.name)]
             try:
-                self._matrix = Compressed(self.shape, *arrays).checked()
+                self._matrix = Compressed(self.stored_extents, *arrays).checked()
             except InterfaceError as error:
                 raise self.base.damaged(error.reason) from None
         return self._matrix
@@ -183,7 +184,7 @@ def in_memory(fields: SparseFields, copied: Callable[[np.ndarray], np.ndarray]) 
     """The fields with copies of all arrays."""
     matrix = fields.taken()
     structure = Compressed(
-        matrix.shape, copied(matrix.starts), copied(matrix.columns), matrix.values
+        matrix.extents, copied(matrix.starts), copied(matrix.columns), matrix.values
     )
     values = {name: copied(fields.taken(name).values) for name in fields.names}
     return stored_fields(structure, values, fields.fills)

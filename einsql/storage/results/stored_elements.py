@@ -13,6 +13,8 @@ from einsql.errors import InterfaceError
 from einsql.storage.fields import Fields
 from einsql.storage.sparse_fields import SparseFields, sparse_fields_of
 
+ONE_KEY = ("csr", "coo", "dok")
+"""SciPy's formats of arrays of rank 1."""
 Values = tuple[np.ndarray, np.ndarray | None]
 """The values of a column, and the flags of those that are not NULL; None if no value is NULL."""
 
@@ -65,10 +67,9 @@ def chunks(result: Rows, size: int) -> Iterator[list[Values]]:
     fields = sparse_fields_of(result.fields)
     assert fields is not None
     ordered = fields.in_key_order()
-    rows = ordered.matrix.rows
     places = {
         key.name: (at, key.lo)
-        for key, at in zip(result.schema.keys, (rows, ordered.matrix.columns), strict=True)
+        for key, at in zip(result.schema.keys, ordered.matrix.positions, strict=True)
     }
     for start in range(0, ordered.matrix.stored, size):
         here = slice(start, start + size)
@@ -109,19 +110,18 @@ def scipy_matrices(result: Rows, form: str) -> Any:
         form: The format, such as "csr".
 
     Raises:
-        InterfaceError: The result is no matrix, a value is NULL, or absent keys have another
-            value than 0.
+        InterfaceError: The result has no key or more than two, a value is NULL, or absent keys
+            have another value than 0.
     """
     values = [c for c in result.columns if c.field is not None]
     names = [c.name for c in values]
-    if (
-        result.hidden
-        or len(result.schema.keys) != 2
-        or sum(c.key is not None for c in result.columns) != 2
-    ):
+    keys = len(result.schema.keys)
+    shown = sum(c.key is not None for c in result.columns)
+    if result.hidden or keys not in (1, 2) or shown != keys:
         raise InterfaceError(
-            "fetch_scipy returns matrices, and the result has not two keys",
-            hint="Select two keys and a value; fetch_numpy returns arrays of any rank.",
+            f"fetch_scipy returns arrays of one key or two, and the result has {keys}",
+            hint="Select one or two keys and a value: a SELECT for each value of a further key, or "
+            "two keys in one, i * 1000 + j AS ij. fetch_arrow_table returns the rows.",
         )
     if not values or len(set(names)) != len(names):
         raise InterfaceError(
@@ -146,17 +146,34 @@ def _matrix(result: Rows, column: Column, form: str) -> Any:
         constant = few.constant().in_key_order()
         refuse_null(constant, column)
         matrix = constant.taken(column.field)
-        parts = (loaded(matrix.values, column.dtype), matrix.columns, matrix.starts)
+        elements = loaded(matrix.values, column.dtype)
+        if len(matrix.extents) == 1:
+            return _vector(elements, matrix.columns, matrix.extents, form)
+        parts = (elements, matrix.columns, matrix.starts)
         array = sparse.csr_array(parts, shape=matrix.shape)
     else:
         refuse_null(fields, column)
         present = fields[PRESENT] if PRESENT in fields else np.ones(result.schema.shape, np.bool_)
         at = np.nonzero(present)
         elements = loaded(fields[column.field], column.dtype)[at]
+        if len(at) == 1:
+            return _vector(elements, at[0], result.schema.shape, form)
         array = sparse.coo_array((elements, at), shape=result.schema.shape).tocsr()
     first = next(c.key for c in result.columns if c.key is not None)
     turned = first != result.schema.keys[0].name
     return (array.T if turned else array).asformat(form)
+
+
+def _vector(elements: np.ndarray, places: np.ndarray, shape: tuple[int, ...], form: str) -> Any:
+    """The elements of a result with one key."""
+    from scipy import sparse  # as above
+
+    if form not in ONE_KEY:
+        raise InterfaceError(
+            f"SciPy has no {form.upper()} array of one key",
+            hint=f"Formats of one key are {', '.join(ONE_KEY)}.",
+        )
+    return sparse.coo_array((elements, (places,)), shape=shape).asformat(form)
 
 
 def refuse_null(fields: Fields, column: Column) -> None:

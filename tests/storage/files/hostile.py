@@ -38,7 +38,7 @@ def attempt(con: einsql.Connection, path: str) -> list[str]:
             found.append("ok")
         except einsql.Error as error:
             # A far key makes a relation that is too large for what reads all its keys.
-            large = "sparse matrix of" in error.reason or "enough memory" in error.reason
+            large = "sparse tensor of" in error.reason or "enough memory" in error.reason
             if path not in error.reason and not large:
                 raise RuntimeError(f"The file is not named: {error.reason}") from error
             found.append(error.reason)

@@ -1,0 +1,283 @@
+"""Sparse tensors with one key, three and four keys answer what DuckDB does over the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from scipy import sparse
+
+import einsql
+from einsql.kernels import registry
+
+EXTENTS = {"i": 4, "j": 5, "k": 3, "l": 6}
+TENSORS = {"v": "j", "r": "ijk", "s": "kij", "q": "ijkl", "m": "ij"}
+"""The keys of the tensors without a DEFAULT."""
+ALL = TENSORS | {"z": "j", "w": "ijk"}
+DEFAULTS = {"z": 2, "w": -1}
+Rows = dict[tuple[int, ...], tuple[Any, Any]]
+
+STATEMENTS = (
+    # all rows, conditions on keys and values, maps
+    "SELECT * FROM q WHERE k > 0 AND l BETWEEN 1 AND 4",
+    "SELECT k, j, i, val * 2 + k AS x FROM r WHERE val <> 1 AND j = 2",
+    "SELECT j, val + n AS x FROM v WHERE j > 0",
+    "SELECT i, j, k, l, val - n AS x FROM q WHERE i <> l",
+    # aggregates by some keys
+    "SELECT COUNT(*) AS c, SUM(val) AS s, MIN(n) AS a FROM r",
+    "SELECT AVG(val) AS s, COUNT(*) AS c FROM v WHERE val > 0",
+    "SELECT i, SUM(val) AS s, COUNT(*) AS c FROM r GROUP BY i",
+    "SELECT k, MAX(val) AS s, BOOL_OR(n > 2) AS o FROM r GROUP BY k",
+    "SELECT k, i, AVG(val) AS s FROM r GROUP BY k, i",
+    "SELECT l, j, SUM(val) FILTER (WHERE k > 0) AS s FROM q GROUP BY l, j",
+    "SELECT l, k, j, SUM(val) AS s FROM q GROUP BY l, k, j HAVING COUNT(*) > 1",
+    "SELECT j % 2 AS g, SUM(val) AS s FROM r GROUP BY j % 2",
+    "SELECT i, MEDIAN(val) AS s FROM r GROUP BY i",
+    "SELECT i, ARG_MAX(j * 8 + k, val * 64 + j * 8 + k, 2) AS best FROM r GROUP BY i",
+    "SELECT i, j, SUM(val) OVER (PARTITION BY i, k) AS s, k FROM r",
+    "SELECT i, j, k, val FROM r ORDER BY val DESC, i, j, k LIMIT 4",
+    # dense factors
+    "SELECT r.i, b.f, SUM(r.val * b.val * c.val) AS s FROM r JOIN b USING (j) JOIN c USING (k, f) "
+    "GROUP BY r.i, b.f",
+    "SELECT r.k, b.f, SUM(r.val * b.val) AS s FROM r JOIN b USING (j) GROUP BY r.k, b.f",
+    "SELECT i, j, k, SUM(r.val * b.val * c.val) AS s FROM r JOIN b USING (j) JOIN c USING (k, f) "
+    "GROUP BY i, j, k",
+    "SELECT i, j, SUM(r.val * c.val) AS s FROM r JOIN c USING (k) WHERE f = 1 GROUP BY i, j",
+    "SELECT b.f, SUM(v.val * b.val) AS s FROM v JOIN b USING (j) GROUP BY b.f",
+    "SELECT v.j, MIN(v.val + b.val) AS s FROM v JOIN b USING (j) GROUP BY v.j",
+    # sparse tensors with each other
+    "SELECT m.i, SUM(m.val * v.val) AS s FROM m JOIN v USING (j) GROUP BY m.i",
+    "SELECT i, j, m.val * v.val AS x FROM m JOIN v USING (j)",
+    "SELECT r.i, r.k, SUM(r.val * v.val) AS s, COUNT(*) AS c FROM r JOIN v USING (j) "
+    "WHERE r.k < 2 GROUP BY r.i, r.k",
+    "SELECT i, j, k, r.val * s.val AS x FROM r JOIN s USING (i, j, k)",
+    "SELECT SUM(r.val * q.val) AS s FROM r JOIN q USING (i, j, k)",
+    "SELECT a.i, b.l, SUM(a.val * b.val) AS s FROM r a JOIN q b ON a.j = b.j AND a.k = b.k "
+    "GROUP BY a.i, b.l",
+    "SELECT a.i, b.k AS h, MAX(a.n + b.n) AS s FROM m a JOIN r b ON a.j = b.i GROUP BY a.i, b.k",
+    "SELECT a.j, b.j AS h, a.val * b.val AS x FROM v a, v b WHERE a.j <= b.j",
+    "SELECT COUNT(*) AS c FROM r JOIN m USING (i, j) JOIN v USING (j)",
+    "SELECT a.i, a.j, a.k, b.val FROM r a JOIN r b ON a.i = b.i AND a.j = b.j AND a.k = b.k + 1",
+    # keys without a row that have a DEFAULT
+    "SELECT COUNT(*) AS c, SUM(val) AS s, MIN(val) AS a FROM w WHERE val < 3",
+    "SELECT k, i, SUM(val + n) AS s FROM w GROUP BY k, i",
+    "SELECT i, j, k, val * 2 + 1 AS x FROM w",
+    "SELECT w.i, SUM(w.val * z.val) AS s FROM w JOIN z USING (j) GROUP BY w.i",
+    "SELECT r.k, SUM(r.val * z.val) AS s FROM r JOIN z USING (j) GROUP BY r.k",
+)
+LOOPS = (16, 17, 18, 22, 24, 30)
+"""The statements that loops compute, of which some are compiled."""
+
+
+def rows(keys: str, seed: int) -> Rows:
+    """A third of the keys with two values."""
+    chance = np.random.default_rng(seed)
+    cells = product(*(range(EXTENTS[k]) for k in keys))
+    return {
+        cell: (int(chance.integers(-4, 5)) / 2, int(chance.integers(0, 4)))
+        for cell in cells
+        if chance.random() < 0.35
+    }
+
+
+def texts(listed: Rows) -> str:
+    """The rows as VALUES."""
+    return ", ".join(
+        f"({', '.join(map(str, (*cell, *values)))})" for cell, values in listed.items()
+    )
+
+
+def connected(storage: str | None) -> Any:
+    """A connection to einsql, or to DuckDB without a storage, over the same rows."""
+    con: Any = duckdb.connect() if storage is None else einsql.connect(config={"jit": "never"})
+    kind = "TABLE" if storage is None else "TENSOR"
+    for seed, (name, keys) in enumerate(ALL.items()):
+        listed, default = rows(keys, seed), DEFAULTS.get(name)
+        if storage is None:
+            bounds, more = ", ".join(f"{k} BIGINT" for k in keys), ""
+            every = product(*(range(EXTENTS[k]) for k in keys)) if default else ()
+            listed = dict.fromkeys(every, (default, default)) | listed
+        else:
+            bounds = ", ".join(f"{k} DIM({EXTENTS[k]})" for k in keys)
+            more = f"{'' if default is None else f'DEFAULT {default}'} STORAGE {storage}"
+        con.execute(f"CREATE {kind} {name} ({bounds}, val DOUBLE, n INTEGER) {more}")
+        con.execute(f"INSERT INTO {name} VALUES {texts(listed)}")
+    for name, key in (("b", "j"), ("c", "k")):
+        con.execute(
+            f"CREATE {kind} {name} AS SELECT {key}, f, (({key} * 3 + f) % 5)::DOUBLE AS val "
+            f"FROM range({EXTENTS[key]}) x({key}), range(2) y(f)"
+        )
+    return con
+
+
+def answer(con: Any, sql: str) -> list[str]:
+    return sorted(map(repr, con.execute(sql).fetchall()))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has small tensors read as they are stored."""
+    monkeypatch.setattr(registry, "SMALL", 0)
+
+
+@pytest.fixture(scope="module")
+def stored() -> Iterator[list[Any]]:
+    """DuckDB, and sparse tensors."""
+    cons = [connected(storage) for storage in (None, "SPARSE")]
+    yield cons
+    for con in cons:
+        con.close()
+
+
+@pytest.mark.parametrize("sql", STATEMENTS)
+def test_statements_answer_as_duckdb(sql: str, stored: list[Any]) -> None:
+    duck, few = stored
+    wanted = answer(duck, sql)
+    assert answer(few, sql) == wanted
+    few.execute("SET sites = 3; SET cost = 'floats'")
+    assert answer(few, sql) == wanted
+    few.execute("SET sites = 1; SET cost = 'seconds'")
+
+
+@pytest.mark.parametrize("number", LOOPS)
+def test_compiled_loops_answer_as_duckdb(number: int, stored: list[Any]) -> None:
+    duck, few = stored
+    few.execute("SET jit = 'wait'")
+    assert answer(few, STATEMENTS[number]) == answer(duck, STATEMENTS[number])
+    few.execute("SET jit = 'never'")
+
+
+@pytest.mark.parametrize("name", ["v", "r", "q"])
+def test_changes_have_the_same_effect(name: str, stored: list[Any]) -> None:
+    keys = TENSORS[name]
+    selected, every = ", ".join(keys), ", ".join(f"range({EXTENTS[k]}) {k}({k})" for k in keys)
+    duck, few = stored
+    for con in stored:
+        con.execute(f"CREATE OR REPLACE TABLE every AS SELECT {selected} FROM {every}")
+    changes = (
+        f"UPDATE {name} SET val = val * 2 + 1 WHERE {keys[-1]} > 1",
+        f"UPDATE {name} SET n = n + 1",
+        f"DELETE FROM {name} WHERE n > 2 OR {keys[0]} = 0",
+        f"INSERT INTO {name} SELECT {selected}, 0.5::DOUBLE AS val, 7 AS n FROM every "
+        f"ANTI JOIN {name} USING ({selected})",
+        f"DELETE FROM {name} WHERE val <> 0.5",
+    )
+    for con in stored:
+        con.execute("BEGIN")
+    for sql in changes:
+        duck.execute(sql)
+        few.execute(sql)
+        assert answer(few, f"SELECT {selected}, val, n FROM {name}") == answer(duck, f"FROM {name}")
+        sizes = {row[0]: row[6] for row in few.execute("SHOW TENSORS").fetchall()}
+        assert sizes[name] == "sparse"
+    for con in stored:
+        con.execute("ROLLBACK")
+
+
+def test_the_rows_choose_the_storage() -> None:
+    con = einsql.connect()
+    con.execute(
+        "CREATE TABLE x AS SELECT range AS a, range % 9 AS b, 2::FLOAT AS val FROM range(50)"
+    )
+    for columns, chosen in (
+        ("a, b, a // 2 AS c", "dense"), ("a * 9 AS a, b, a AS c", "sparse"),
+        ("a * 9 AS a", "dense"), ("a * 30000 AS a", "sparse"),
+        ("a * 10000000000 AS a", "sparse"), ("a, b, a AS c, b AS d, a AS e", "sparse"),
+    ):  # fmt: skip
+        con.execute(f"CREATE OR REPLACE TENSOR t AS SELECT {columns}, val FROM x")
+        assert con.execute("SHOW TENSORS").fetchall()[0][6] == chosen, columns
+        assert con.execute("SELECT COUNT(*) AS n, SUM(val) AS s FROM t").fetchall() == [(50, 100)]
+
+
+def test_databases_and_files_keep_the_elements(tmp_path: Path) -> None:
+    path, copy = str(tmp_path / "a.db"), str(tmp_path / "b.db")
+    with einsql.connect(path) as con:
+        for name, keys in TENSORS.items():
+            bounds = ", ".join(f"{k} DIM({EXTENTS[k]})" for k in keys)
+            con.execute(f"CREATE TENSOR {name} ({bounds}, val DOUBLE, n INTEGER) STORAGE SPARSE")
+            con.execute(f"INSERT INTO {name} VALUES {texts(rows(keys, 1))}")
+        con.execute(
+            "CREATE TENSOR d (i DIM(50), j DIM(60), k DIM(70), x FLOAT) DEFAULT 3 STORAGE SPARSE"
+        )
+        con.execute("INSERT INTO d VALUES (1, 2, 3, 4)")
+        con.execute(f"BACKUP TO '{copy}'")
+        wanted = {name: answer(con, f"SELECT * FROM {name}") for name in TENSORS}
+        shown = con.execute("SHOW TENSORS").fetchall()
+        for name in ("v", "q"):
+            for kind in ("parquet", "csv"):
+                file = tmp_path / f"{name}.{kind}"
+                con.execute(
+                    f"COPY {name} TO '{file}'; CREATE OR REPLACE TENSOR back AS FROM '{file}'"
+                )
+                assert answer(con, "SELECT * FROM back") == wanted[name]
+                con.execute(f"DELETE FROM {name}; COPY {name} FROM '{file}'")
+                assert answer(con, f"SELECT * FROM {name}") == wanted[name]
+    for database in (path, copy):
+        with einsql.connect(database) as con:
+            con.execute("DROP TENSOR IF EXISTS back")
+            assert con.execute("SHOW TENSORS").fetchall() == shown
+            assert {name: answer(con, f"SELECT * FROM {name}") for name in TENSORS} == wanted
+            found = con.execute("SELECT SUM(x) AS s, COUNT(*) AS c FROM d").fetchall()
+            assert found == [(630_001.0, 210_000)]
+
+
+def test_arrays_in_and_out(stored: list[Any]) -> None:
+    duck, few = stored
+    (total,) = duck.execute("SELECT SUM(val) FROM v").fetchone()
+    vector = few.execute("SELECT j, val FROM v").fetch_scipy()
+    assert (vector.shape, vector.nnz, vector.sum()) == ((5,), len(rows("j", 0)), total)
+    with pytest.raises(einsql.InterfaceError, match="no CSC array of one key"):
+        few.execute("SELECT j, val FROM v").fetch_scipy("csc")
+    with pytest.raises(einsql.InterfaceError, match="the result has 3") as caught:
+        few.execute("SELECT i, j, k, val FROM r").fetch_scipy()
+    assert "fetch_arrow_table" in (caught.value.hint or "")
+    with pytest.raises(einsql.InterfaceError, match="are absent"):
+        few.execute("SELECT i, j, k, val FROM r").fetch_numpy()
+    array = few.execute("SELECT i, j, k, val FROM r").fetch_numpy(fill=np.nan)
+    for cell in np.ndindex(array.shape):
+        assert (cell in rows("ijk", 1)) is not bool(np.isnan(array[cell]))
+    coordinates = np.array([[0, 3, 1], [4, 0, 2], [2, 1, 0]])
+    given = sparse.coo_array((np.array([1.5, 0.0, 2.0]), tuple(coordinates)), shape=(5, 6, 3))
+    few.register("given", given, dims=("a", "b", "c"))
+    assert few.execute("SELECT a, b, c, val FROM given WHERE val > 0").fetchall() == [
+        (0, 4, 2, 1.5), (1, 2, 0, 2.0),
+    ]  # fmt: skip
+
+
+def test_a_gradient_has_the_keys_of_its_tensor(stored: list[Any]) -> None:
+    few = stored[1]
+    few.execute(
+        "CREATE OR REPLACE VIEW loss AS SELECT SUM(r.val * r.val * b.val * c.val) AS l FROM r "
+        "JOIN b USING (j) JOIN c USING (k, f)"
+    )
+    found = answer(few, "SELECT * FROM GRADIENT(loss, r)")
+    wanted = (
+        "SELECT i, j, k, 2 * r.val * s.x AS val{n} FROM r JOIN (SELECT j, k, "
+        "SUM(b.val * c.val) AS x FROM b JOIN c USING (f) GROUP BY j, k) s USING (j, k)"
+    )
+    columns = len(few.execute("SELECT * FROM GRADIENT(loss, r)").fetchone())
+    assert found == answer(few, wanted.format(n="" if columns == 4 else ", 0 AS n"))
+    few.execute("DROP VIEW loss")
+
+
+def test_arrays_beyond_memory_are_refused() -> None:
+    con = einsql.connect()
+    extent = 100_000
+    keys = ", ".join(f"{k} DIM({extent})" for k in "ijk")
+    con.execute(f"CREATE TENSOR t ({keys}, val FLOAT) DEFAULT 0 STORAGE SPARSE")
+    con.execute("INSERT INTO t VALUES (1, 2, 3, 4), (5, 6, 7, 8)")
+    found = con.execute("SELECT SUM(val) AS s, COUNT(*) AS n FROM t").fetchall()
+    assert found == [(12, prod((extent,) * 3))]
+    by_key = con.execute("SELECT j, SUM(val) AS s FROM t GROUP BY j HAVING SUM(val) > 0")
+    assert by_key.fetchall() == [(2, 4), (6, 8)]
+    with pytest.raises(einsql.OperationalError, match="100,000 × 100,000 × 100,000") as caught:
+        con.execute("SELECT i, j, k, val FROM t").fetch_numpy()
+    assert caught.value.hint
+    with pytest.raises(einsql.ProgrammingError, match="more than a tensor may have"):
+        con.execute(f"CREATE TENSOR u ({keys}, l DIM({extent}), val FLOAT) STORAGE SPARSE")
