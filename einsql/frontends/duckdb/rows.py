@@ -58,8 +58,8 @@ class Rows:
         return self._schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        result = self._computed()
-        batches = batches_of(result, tuple(self._schema.names), self._schema.names)
+        computed = self._computed()
+        batches = batches_of(computed, tuple(self._schema.names), self._schema.names)
         reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)
 

@@ -73,8 +73,8 @@ class Query:
         self.on_scan()
         wanted = self.schema.names if columns is None else list(columns)
         schema = pa.schema([self.schema.field(n) for n in wanted])
-        result, names = self._result(wanted, where)
-        batches = batches_of(result, names, wanted, where)
+        rows, names = self._result(wanted, where)
+        batches = batches_of(rows, names, wanted, where)
         typed = (b if b.schema.equals(schema) else b.cast(schema) for b in batches)
         return pa.RecordBatchReader.from_batches(schema, typed)
 

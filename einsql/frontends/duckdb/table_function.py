@@ -208,11 +208,11 @@ def check_free(con: DuckDBPyConnection) -> None:
     """
     if _installed.get(con):
         return
-    found = con.sql(
+    namesakes = con.sql(
         "SELECT DISTINCT database_name, function_type FROM duckdb_functions() "
         "WHERE function_name = 'einsql'"
     ).fetchall()
-    for database, kind in found:
+    for database, kind in namesakes:
         raise ProgrammingError(
             f"The database {database} has a {kind} named einsql already",
             hint="Rename it; einsql's function needs the name.",

@@ -299,12 +299,12 @@ def _keys_at(column: Value, keys: Sequence[Key]) -> Iterator[Expr]:
     below = prod(k.extent for k in keys)
     for n, key in enumerate(keys):
         below //= max(1, key.extent)
-        value = cast(column, DType.BIGINT)
+        number = cast(column, DType.BIGINT)
         if below > 1:
-            value = call("idiv", DType.BIGINT, value, bigint(below))
+            number = call("idiv", DType.BIGINT, number, bigint(below))
         if n:
-            value = call("mod", DType.BIGINT, value, bigint(max(1, key.extent)))
-        yield call("add", DType.BIGINT, value, bigint(key.lo)) if key.lo else value
+            number = call("mod", DType.BIGINT, number, bigint(max(1, key.extent)))
+        yield call("add", DType.BIGINT, number, bigint(key.lo)) if key.lo else number
 
 
 def _wide(e: Expr) -> Expr:

@@ -70,11 +70,11 @@ def mapped(call: exp.Func, table: exp.Expr, values: Sequence[str]) -> exp.Select
             hint=f"Write SELECT …, {function}(column) AS val FROM ….",
             position=position(call),
         )
-    value = exp.Column(this=exp.to_identifier(name, quoted=True))
-    result = call.copy()
-    if isinstance(result, exp.Anonymous):
-        result.set("expressions", [value, *result.expressions[1:]])
+    column = exp.Column(this=exp.to_identifier(name, quoted=True))
+    mapped = call.copy()
+    if isinstance(mapped, exp.Anonymous):
+        mapped.set("expressions", [column, *mapped.expressions[1:]])
     else:
-        result.set("this", value)
-    star = exp.Star(replace=[exp.Alias(this=result, alias=exp.to_identifier(name, quoted=True))])
+        mapped.set("this", column)
+    star = exp.Star(replace=[exp.Alias(this=mapped, alias=exp.to_identifier(name, quoted=True))])
     return exp.Select(expressions=[star], from_=exp.From(this=table))

@@ -56,8 +56,8 @@ def _columns(result: Result) -> Iterator[Column]:
     if is_plain and result.dense_keys and result.schema.keys:
         yield from _dense_columns(result)
         return
-    for column, found in zip(result.columns, result.table(), strict=True):
-        yield (column, *found)
+    for column, values in zip(result.columns, result.table(), strict=True):
+        yield (column, *values)
 
 
 def _dense_columns(result: Result) -> Iterator[Column]:
