@@ -72,10 +72,21 @@ def check_names(name: object, dims: object) -> None:
 
 
 def is_table(value: object) -> bool:
-    """True for tables of Python: DataFrames of pandas and polars, and Arrow tables."""
+    """True for tables of Python: DataFrames of pandas and polars, Arrow tables and results."""
     kind = type(value)
     known = ("DataFrame", "LazyFrame", "Table", "RecordBatch", "RecordBatchReader")
+    if getattr(kind, "__einsql_rows__", False):
+        return True
     return kind.__name__ in known and kind.__module__.partition(".")[0] in _TABLES_OF
+
+
+def readable_table(rows: Any) -> object:
+    """A table of `is_table` in a form that DuckDB may read more than once."""
+    if type(rows).__name__ == "LazyFrame":
+        return rows.collect()
+    if hasattr(rows, "read_all"):
+        return rows.read_all()
+    return rows.fetch_arrow_table() if hasattr(rows, "fetch_arrow_table") else rows
 
 
 _TABLES_OF = ("pandas", "polars", "pyarrow")
