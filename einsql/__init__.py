@@ -35,6 +35,7 @@ from einsql.errors import (
     ProgrammingError,
     Warning,
 )
+from einsql.session.tracebacks import guarded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,6 +77,7 @@ threadsafety = 1
 paramstyle = "qmark"
 
 
+@guarded
 def connect(
     database: str = ":memory:",
     *,
@@ -170,6 +172,7 @@ def default_connection() -> Connection:
     return connection
 
 
+@guarded
 def sql(query: str, *, params: Parameters = None, alias: str = "") -> Relation:
     """Returns the relation of a query on `default_connection()`; see `Connection.sql`.
 
@@ -182,11 +185,13 @@ def sql(query: str, *, params: Parameters = None, alias: str = "") -> Relation:
 query = sql
 
 
+@guarded
 def execute(sql: str, parameters: Parameters = None) -> Cursor:
     """Runs a text on `default_connection()`; see `Connection.execute`."""
     return default_connection().execute(sql, parameters)
 
 
+@guarded
 def einsum(
     expression: str, *operands: object, combine: str = "mul", reduce: str = "sum"
 ) -> np.ndarray:
@@ -210,6 +215,13 @@ def einsum(
         DataError: An overflow, or MIN or MAX of no integers.
     """
     return default_connection().einsum(expression, operands, combine=combine, reduce=reduce)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Adds `%%einsql` to IPython and Jupyter; `%load_ext einsql` calls it."""
+    from einsql.frontends import notebook  # only notebooks need it
+
+    notebook.load(shell)
 
 
 def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:

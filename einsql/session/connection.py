@@ -24,6 +24,7 @@ from einsql.session.cursor import Cursor, Parameters
 from einsql.session.lifetime import Lifetime
 from einsql.session.script import run_script
 from einsql.session.shortcuts import Shortcuts
+from einsql.session.tracebacks import guarded_methods
 from einsql.sql.parser.lexical import is_complete, scan
 from einsql.storage.error_boundary import boundary
 from einsql.storage.host_arrays import array_relation, check_names, is_table, shown_columns
@@ -53,6 +54,7 @@ else:  # imported for variables in FROM, `einsum`, plan files, and sessions on r
 _NOTHING = nullcontext()
 
 
+@guarded_methods("running", "fetching", "forked", "check_open")
 class Connection(Lifetime, Shortcuts):
     """A database session.
 

@@ -19,6 +19,7 @@ from einsql.errors import DataError, InterfaceError, ProgrammingError
 from einsql.planner.outcome import Changed, Description, Outcome, Rows
 from einsql.session.fetched import Fetched
 from einsql.session.script import run_script
+from einsql.session.tracebacks import guarded_methods
 from einsql.sql.parameters.values import refuse_names, values_by_name
 from einsql.storage.error_boundary import boundary
 from einsql.storage.results.result import Result
@@ -165,6 +166,7 @@ class Session(Protocol):
         """Context of a fetch, in which `interrupt` cancels reads from ranks."""
 
 
+@guarded_methods("fetchone", "run", "result")
 class Cursor(Fetched):
     """Runs statements and returns their results.
 
@@ -186,17 +188,23 @@ class Cursor(Fetched):
         self._given: int | None = 0  # number of fetched rows; None if they are not counted
         self._on_fetch: Callable[[], None] | None = None
 
-    def twin(self, connection: Session, forget: Callable[[], None]) -> Cursor:
-        """Another cursor on the result.
+    def shared(self, forget: Callable[[], None]) -> Rows | None:
+        """The result, for the fetches of the connection; None without one.
 
         Args:
-            connection: The connection of the other cursor.
             forget: Called before this cursor's first fetch.
         """
-        other = Cursor(connection)
-        other._result, other._description = self._result, self._description
+        if self._result is None or self._description is None:
+            return None
         self._on_fetch = forget
-        return other
+        return Rows(self._result, self._description)
+
+    @classmethod
+    def over(cls, connection: Session, rows: Rows) -> Cursor:
+        """A cursor on a result of `shared`."""
+        cursor = cls(connection)
+        cursor._show(rows)
+        return cursor
 
     def _show(self, outcome: Outcome) -> None:
         if isinstance(outcome, Rows):

@@ -13,6 +13,7 @@ import numpy as np
 from einsql.core.lazy_module import LazyModule
 from einsql.errors import Error, InterfaceError
 from einsql.planner.outcome import Description
+from einsql.session.tracebacks import guarded_methods
 from einsql.storage.error_boundary import boundary
 from einsql.storage.results import stored_elements
 from einsql.storage.results.result import Result
@@ -36,6 +37,7 @@ _WIDTH = 120
 """The characters of a printed line."""
 
 
+@guarded_methods("result")
 class Fetched:
     """The results of a cursor or a relation; a subclass says which result they return.
 

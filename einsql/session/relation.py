@@ -17,6 +17,7 @@ from einsql.planner.outcome import Description
 from einsql.session.cursor import Cursor, Parameters, Session, given_values
 from einsql.session.fetched import Fetched
 from einsql.session.script import described
+from einsql.session.tracebacks import guarded_methods
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.tokens import tokenize
 
@@ -65,6 +66,7 @@ class Source:
     parameters: tuple[object, ...] = ()
 
 
+@guarded_methods("fetchone")
 class Relation(Fetched):
     """A query that runs when its rows are fetched, in the snapshot of that moment.
 

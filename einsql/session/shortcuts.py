@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 from einsql.core.lazy_module import LazyModule
 from einsql.core.quoting import in_quotes
 from einsql.errors import InterfaceError
-from einsql.planner.outcome import Description
+from einsql.planner.outcome import Description, Rows
 from einsql.session.cursor import Cursor, Parameters, Session
+from einsql.session.tracebacks import guarded_methods
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,11 +29,14 @@ else:  # imported for relations
     _Connection = object  # a protocol would hide attributes
 
 
+@guarded_methods("capturing", "fetchone")
 class Shortcuts(_Connection):
     """DuckDB's methods of a connection besides `execute` and those of transactions."""
 
-    _last: Cursor | None = None
-    """A cursor on the result of the last `execute`, until another cursor fetches from it."""
+    _last: Rows | None = None
+    """The result of the last `execute`, until a cursor fetches from it."""
+    _reader: Cursor | None = None
+    """The cursor that fetches from it for the connection."""
 
     # ---- relations
 
@@ -136,12 +140,11 @@ class Shortcuts(_Connection):
 
     def _keep(self, cursor: Cursor) -> Cursor:
         """Keeps a cursor's result for the fetches of the connection, until the cursor fetches."""
-        if cursor.description is not None:
-            self._last = cursor.twin(weakref.proxy(self), self._forget)
+        self._last = cursor.shared(self._forget)
         return cursor
 
     def _forget(self) -> None:
-        self._last = None
+        self._last = self._reader = None
 
     def _result(self) -> Cursor:
         self.check_open()
@@ -150,7 +153,9 @@ class Shortcuts(_Connection):
                 "The connection has no results to fetch",
                 hint="Fetch from what execute() returns, or execute a SELECT first.",
             )
-        return self._last
+        if self._reader is None:
+            self._reader = Cursor.over(weakref.proxy(self), self._last)
+        return self._reader
 
     @property
     def description(self) -> Description | None:
@@ -160,7 +165,7 @@ class Shortcuts(_Connection):
     @property
     def rowcount(self) -> int:
         """The number of rows of the last result of `execute`; -1 without one."""
-        return -1 if self._last is None else self._last.rowcount
+        return -1 if self._last is None else len(self._last.result)
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Returns the next row of the last result of `execute`, or None."""
