@@ -221,7 +221,7 @@ def load_ipython_extension(shell: object) -> None:
     """Adds `%%einsql` to IPython and Jupyter; `%load_ext einsql` calls it."""
     from einsql.frontends import notebook  # only notebooks need it
 
-    notebook.load(shell)
+    notebook.load(shell, default_connection)
 
 
 def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:

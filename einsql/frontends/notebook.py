@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import einsql
 from einsql.errors import InterfaceError
 from einsql.session.connection import Connection
 from einsql.session.relation import Relation, Source
@@ -17,10 +17,12 @@ class Magic:
 
     Args:
         shell: IPython's shell.
+        default: Returns the connection of statements that name none.
     """
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, default: Callable[[], Connection]) -> None:
         self._shell = shell
+        self._default = default
 
     @guarded
     def __call__(self, line: str, cell: str | None = None) -> Relation | None:
@@ -39,7 +41,7 @@ class Magic:
             Error: A statement is wrong or fails.
         """
         variables: dict[str, object] = self._shell.user_ns
-        connection, text = einsql.default_connection(), line if cell is None else cell
+        connection, text = self._default(), line if cell is None else cell
         if cell is not None and line.strip():
             named = variables.get(line.strip())
             if not isinstance(named, Connection):
@@ -54,6 +56,6 @@ class Magic:
         return None if relation.description is None else relation
 
 
-def load(shell: Any) -> None:
-    """Registers `%einsql` and `%%einsql`."""
-    shell.register_magic_function(Magic(shell), "line_cell", "einsql")
+def load(shell: Any, default: Callable[[], Connection]) -> None:
+    """Registers `%einsql` and `%%einsql`; see `Magic`."""
+    shell.register_magic_function(Magic(shell, default), "line_cell", "einsql")

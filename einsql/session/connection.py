@@ -27,7 +27,7 @@ from einsql.session.shortcuts import Shortcuts
 from einsql.session.tracebacks import guarded_methods
 from einsql.sql.parser.lexical import is_complete, scan
 from einsql.storage.error_boundary import boundary
-from einsql.storage.host_arrays import array_relation, check_names, is_table, shown_columns
+from einsql.storage.host_arrays import check_names, is_table, registered_relation, shown_columns
 from einsql.storage.memory import Memory
 from einsql.storage.objects import Tensor
 from einsql.storage.session_store import Store
@@ -131,7 +131,7 @@ class Connection(Lifetime, Shortcuts):
                 duckdb_statements.register_table(self.context, name, array)
         else:
             self.duck.refuse(name)
-            relation = array_relation(array, None if dims is None else tuple(dims), fill)
+            relation = registered_relation(array, None if dims is None else tuple(dims), fill)
             self.store.register(Tensor(name, relation, shown_columns(relation), borrowed=True))
 
     def unregister(self, name: str) -> None:

@@ -15,6 +15,7 @@ from einsql.errors import InterfaceError
 from einsql.storage.out_of_memory import Room
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.relation import from_array
+from einsql.storage.widened_fields import WidenedFields, wider
 
 if TYPE_CHECKING:
     from einsql.storage import files, row_files, scipy_arrays
@@ -52,6 +53,19 @@ def array_relation(
         )
     dense = as_numpy(array)
     return from_array(dense, tuple(f"d{n}" for n in range(dense.ndim)) if dims is None else dims)
+
+
+def registered_relation(
+    array: object, dims: tuple[str, ...] | None = None, fill: int | None = None
+) -> Stored:
+    """As `array_relation`, for an array that is read again when its elements have changed."""
+    relation = array_relation(array, dims, fill)
+    if is_sparse(array) or isinstance(array, Stored):
+        return relation
+    dense, (field,) = as_numpy(array), relation.schema.fields
+    if wider(dense.dtype) is None:
+        return relation
+    return Stored(relation.schema, WidenedFields(field.name, dense, field.dtype))
 
 
 def shown_columns(relation: Stored) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def test_a_traceback_has_one_frame_of_einsql(mistake: str) -> None:
         with pytest.raises(einsql.Error) as caught:
             MISTAKES[mistake](con)
     frames = [f.filename for f in traceback.extract_tb(caught.value.__traceback__)]
-    assert [f for f in frames if f != __file__] == [einsql.session.tracebacks.__file__]  # type: ignore[attr-defined]  # a submodule
+    assert [f for f in frames if f != __file__] == [einsql.session.tracebacks.__file__]
     assert getattr(einsql, type(caught.value).__name__) is type(caught.value)
 
 
