@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,6 +35,7 @@ from einsql.errors import (
     ProgrammingError,
     Warning,
 )
+from einsql.session.tracebacks import guarded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
     from einsql.frontends.trace import Traced, trace
     from einsql.session import connection as _session
     from einsql.session.connection import Connection
-    from einsql.session.cursor import Cursor
+    from einsql.session.cursor import Cursor, Parameters
+    from einsql.session.relation import Relation
     from einsql.storage.database.memory import Database
 else:
     # Submodules are imported on first use, so that `import einsql` itself is quick.
@@ -53,6 +56,7 @@ else:
     _LATER = {
         "Connection": "session.connection",
         "Cursor": "session.cursor",
+        "Relation": "session.relation",
         "Traced": "frontends.trace",
         "trace": "frontends.trace",
     }
@@ -73,6 +77,7 @@ threadsafety = 1
 paramstyle = "qmark"
 
 
+@guarded
 def connect(
     database: str = ":memory:",
     *,
@@ -152,13 +157,41 @@ def _cluster(options: Mapping[str, object]) -> Cluster | None:
     return cluster(options)
 
 
-def _begun(_: object) -> Connection:
-    return connect()
+# Loaded first, because a later import would replace the function `sql` by the package.
+import_module("einsql.sql")
+
+_defaults = PerProcess(lambda _: threading.local())
 
 
-_default = PerProcess(_begun)
+def default_connection() -> Connection:
+    """The calling thread's connection to a database in memory, which functions of einsql use."""
+    own = _defaults.get()
+    connection: Connection | None = getattr(own, "connection", None)
+    if connection is None or connection.closed:
+        connection = own.connection = connect()
+    return connection
 
 
+@guarded
+def sql(query: str, *, params: Parameters = None, alias: str = "") -> Relation:
+    """Returns the relation of a query on `default_connection()`; see `Connection.sql`.
+
+    >>> einsql.sql("SELECT i * 2 AS twice FROM range(3) AS r(i)").fetchall()
+    [(0,), (2,), (4,)]
+    """
+    return default_connection().sql(query, params=params, alias=alias)
+
+
+query = sql
+
+
+@guarded
+def execute(sql: str, parameters: Parameters = None) -> Cursor:
+    """Runs a text on `default_connection()`; see `Connection.execute`."""
+    return default_connection().execute(sql, parameters)
+
+
+@guarded
 def einsum(
     expression: str, *operands: object, combine: str = "mul", reduce: str = "sum"
 ) -> np.ndarray:
@@ -181,7 +214,14 @@ def einsum(
         ProgrammingError: The expression does not fit the arrays, or an operation their types.
         DataError: An overflow, or MIN or MAX of no integers.
     """
-    return _default.get().einsum(expression, operands, combine=combine, reduce=reduce)
+    return default_connection().einsum(expression, operands, combine=combine, reduce=reduce)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Adds `%%einsql` to IPython and Jupyter; `%load_ext einsql` calls it."""
+    from einsql.frontends import notebook  # only notebooks need it
+
+    notebook.load(shell, default_connection)
 
 
 def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:
@@ -275,6 +315,7 @@ __all__ = [
     "NotSupportedError",
     "OperationalError",
     "ProgrammingError",
+    "Relation",
     "Time",
     "TimeFromTicks",
     "Timestamp",
@@ -284,8 +325,12 @@ __all__ = [
     "apilevel",
     "attach",
     "connect",
+    "default_connection",
     "einsum",
+    "execute",
     "paramstyle",
+    "query",
+    "sql",
     "threadsafety",
     "tra",
     "trace",

@@ -214,7 +214,7 @@ def _check_prepared(ctx: Context, structure: Structure, sql: str) -> None:
     hybrid = hybrid_plan.split_duckdb_statement(ctx, sql[structure.tokens[first].start :])
     if ctx.shown:
         raise NotSupportedError(
-            f'PREPARE would keep a statement on "{ctx.shown[0]}", a variable of Python',
+            f'PREPARE would keep a statement on "{next(iter(ctx.shown))}", a variable of Python',
             hint="Run the statement itself: execute(sql, parameters) keeps its plan.",
             position=0,
         )

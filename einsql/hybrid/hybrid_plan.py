@@ -26,7 +26,8 @@ from einsql.hybrid.split.edits import Edited
 from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.hybrid.split.statement import query_of, split_statement
 from einsql.hybrid.system_tables import system_table
-from einsql.planner.outcome import Rows
+from einsql.planner.outcome import Description, Rows
+from einsql.planner.plan import inputs_fit
 from einsql.planner.queries import query_binder
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
 from einsql.sql.macros.macros import Macro, called_name
@@ -268,6 +269,12 @@ def check(ctx: Context, hybrid: Hybrid) -> None:
         _table(ctx, hybrid, [None for _ in hybrid.text.parameters], most=0)
 
 
+def described(ctx: Context, hybrid: Hybrid) -> Description:
+    """Binds as `check`, with the parameters; returns the description of the columns."""
+    with ctx.duck.showing(_empties(ctx, hybrid)):
+        return _table(ctx, hybrid, _given(ctx, hybrid), most=0).description
+
+
 def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
     """Returns DuckDB's plan of the remaining text. With `analyze`, fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
@@ -344,11 +351,8 @@ def answer_again(ctx: Context, hybrid: Hybrid) -> Rows | None:
     Raises:
         Error: As `run`.
     """
-    if (hybrid.tables, hybrid.version) != (ctx.store.database.tables, ctx.store.version):
+    if not _reads_same(ctx, hybrid):
         return None
-    for name, columns in hybrid.variables.items():
-        if not ctx.show_table(name) or ctx.duck.columns(name) != columns:
-            return None
     inputs = hybrid.runner.current()
     if inputs is None:
         return None
@@ -360,6 +364,21 @@ def answer_again(ctx: Context, hybrid: Hybrid) -> Rows | None:
     with ctx.duck.showing(relations):
         table = ctx.duck.run(lambda: _table(ctx, hybrid, _given(ctx, hybrid)), ctx.tick)
     return Rows(table, table.description)
+
+
+def is_current(ctx: Context, hybrid: Hybrid) -> bool:
+    """Returns True if the names of a split query have the columns for which it was split."""
+    plans = (*hybrid.runner.plans.values(), *hybrid.runner.once.values())
+    return _reads_same(ctx, hybrid) and all(inputs_fit(p.plan, ctx) for p in plans)
+
+
+def _reads_same(ctx: Context, hybrid: Hybrid) -> bool:
+    if (hybrid.tables, hybrid.version) != (ctx.store.database.tables, ctx.store.version):
+        return False
+    return all(
+        ctx.show_table(name) and ctx.duck.columns(name) == columns
+        for name, columns in hybrid.variables.items()
+    )
 
 
 def _relations(ctx: Context, hybrid: Hybrid) -> dict[str, object]:

@@ -7,7 +7,7 @@ from einsql.core.records import dataclass
 from einsql.errors import Error, RanksLost, UnknownHere
 from einsql.hybrid import failures, hybrid_plan
 from einsql.planner.context import Context
-from einsql.planner.outcome import Rows
+from einsql.planner.outcome import Description, Rows
 
 NOTED = 100_000
 """Rows of elements that DuckDB reads, from which a notice gives the reason."""
@@ -24,11 +24,13 @@ class HybridQuery:
         text: The query.
         refusal: The binder's error: the reason why einsql alone cannot run the query.
         split: The split query, after the first run.
+        description: The description of its columns, after the first run.
     """
 
     text: str
     refusal: Error
     split: hybrid_plan.Hybrid | None = None
+    description: Description | None = None
     version: int = -1
     use: None = None
     template: None = None
@@ -40,6 +42,11 @@ class HybridQuery:
 
     def fits(self, ctx: Context) -> None:
         """Unknown, as DuckDB's tables are; see `planner.plan_cache.Cacheable`."""
+
+    def described(self, ctx: Context) -> Description | None:
+        """Returns the description of the columns if the split still fits the names; else None."""
+        is_current = self.split is not None and hybrid_plan.is_current(ctx, self.split)
+        return self.description if is_current else None
 
     def run(self, ctx: Context) -> Rows | None:
         """Runs the query. Returns None if it has to be split again.
@@ -65,12 +72,29 @@ class HybridQuery:
             if failures.names_ours(unknown):
                 raise self.refusal from None
             raise
-        self.split = parts
+        self.split, self.description = parts, rows.description
         count = 0 if parts.is_whole else parts.runner.element_rows
         if count > NOTED:
             reason = _reason(self.refusal, parts)
             ctx.notices.append(f"DuckDB reads {count:,} rows of elements: {reason}")
         return rows
+
+
+def described(ctx: Context, text: str, query: object) -> Description:
+    """Binds a query of `prepare_hybrid` without running it.
+
+    Raises:
+        Error: The query is wrong; the refusal, if only einsql has a named function.
+    """
+    assert isinstance(query, HybridQuery)
+    ctx.ask_duckdb()
+    try:
+        with ctx.store.snapshot():
+            return hybrid_plan.described(ctx, hybrid_plan.split(ctx, text, query.refusal))
+    except UnknownHere as unknown:
+        if hybrid_plan.names_ours(unknown):
+            raise query.refusal from None
+        raise
 
 
 def _reason(refusal: Error, parts: hybrid_plan.Hybrid) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from types import FrameType
@@ -15,7 +15,7 @@ from einsql.engine.cancellation import Progress
 from einsql.errors import Error, RanksLost
 from einsql.planner.plan_cache import PlanCache
 from einsql.planner.target import ExecutionTarget, target_of
-from einsql.storage.host_arrays import array_in_scope, in_scope, is_table
+from einsql.storage.host_arrays import in_scope, is_array, is_table, readable_table
 from einsql.storage.memory import Memory
 from einsql.storage.objects import Definition, Tensor
 from einsql.storage.session_store import Store
@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 class CallerScope:
     """The variables of the Python function that runs a statement."""
 
-    __slots__ = ("_frame", "_is_hidden")
+    __slots__ = ("_frame", "_is_hidden", "captured")
+
+    captured: dict[str, object] | None
+    """Variables that precede those of the frame, by lower-case name; receives what is read."""
 
     def __init__(self) -> None:
         self._frame: FrameType | None = None
+        self.captured = None
         self._is_hidden = False
 
-    def enter(self, frame: FrameType) -> FrameType | None:
+    def enter(self, frame: FrameType | None) -> FrameType | None:
         """Makes the variables of a frame visible to FROM.
 
         Returns:
@@ -61,16 +65,24 @@ class CallerScope:
             name: The variable's name in FROM.
             readable: Whether settings allow to read variables.
         """
-        return array_in_scope(self._frame, name) if readable and not self._is_hidden else None
+        return self._variable(name, is_array) if readable else None
 
     def find(self, name: str) -> object | None:
         """Returns the array or table of a variable, also of one that is hidden."""
-        return in_scope(self._frame, name)
+        known = (self.captured or {}).get(name.lower())
+        return in_scope(self._frame, name) if known is None else known
 
     def table(self, name: str) -> object | None:
         """Returns the DataFrame or Arrow table of a variable, or None."""
+        return self._variable(name, is_table)
+
+    def _variable(self, name: str, is_wanted: Callable[[object], bool]) -> object | None:
         variable = None if self._is_hidden else self.find(name)
-        return variable if is_table(variable) else None
+        if not is_wanted(variable):
+            return None
+        if self.captured is not None:
+            self.captured[name.lower()] = variable
+        return variable
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
@@ -97,7 +109,8 @@ class Context:
         notices: Messages of successful statements; the console prints and clears them.
         progress: Reports progress and checks for cancellation.
         scope: The caller's variables.
-        shown: The views in DuckDB of the caller's tables that the statement reads, by name.
+        shown: The caller's tables that the statement reads, by the lower-case names of their
+            views in DuckDB.
         plans: Prepared statements that may run again.
         lock: The lock of the running statement; a connection runs one at a time.
     """
@@ -111,7 +124,7 @@ class Context:
     progress: Progress = field(default_factory=Progress)
     scope: CallerScope = field(default_factory=CallerScope)
     plans: PlanCache = field(default_factory=PlanCache)
-    shown: list[str] = field(default_factory=list)
+    shown: dict[str, object] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -192,14 +205,23 @@ class Context:
         if self.duck.has(name):
             self.note_hidden(name)
             return False
-        self.duck.show(name, rows)
-        self.shown.append(name.lower())
+        self.shown[name.lower()] = readable = readable_table(rows)
+        self.duck.show(name, readable)
         return True
 
-    def hide_tables(self, before: int) -> None:
-        """Removes the views of the caller's tables, except the first ones."""
-        while len(self.shown) > before:
-            self.duck.hide(self.shown.pop())
+    def change_shown(self, tables: Mapping[str, object]) -> dict[str, object]:
+        """Replaces the tables that are shown to DuckDB.
+
+        Returns:
+            The tables before. A statement sees none of those of an enclosing statement.
+        """
+        before = self.shown
+        for name in before:
+            self.duck.hide(name)
+        for name, rows in tables.items():
+            self.duck.show(name, rows)
+        self.shown = dict(tables)
+        return before
 
     def change_settings(self, settings: Settings) -> None:
         """Replaces the session's settings and drops the plans for the old settings.

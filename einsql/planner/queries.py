@@ -21,7 +21,7 @@ from einsql.ir.einsum.graph_rewriting import apart
 from einsql.planner.compile import compiled
 from einsql.planner.context import Context
 from einsql.planner.dependencies import TensorDependency
-from einsql.planner.outcome import Rows
+from einsql.planner.outcome import Description, Rows
 from einsql.planner.plan import Plan, PlanTemplate, inputs_fit, rebind_inputs
 from einsql.planner.plan_cache import Template
 from einsql.planner.planner import BinderCatalog, make_plan
@@ -307,6 +307,11 @@ class PreparedQuery:
     def fits(self, ctx: Context) -> bool | None:
         """See `planner.plan_cache.Cacheable`."""
         return inputs_fit(self.plan, ctx)
+
+    def described(self, ctx: Context) -> Description | None:
+        """Returns the description of the columns if the plan still fits the names; else None."""
+        is_current = self.plan.version == ctx.store.names and inputs_fit(self.plan, ctx)
+        return self.plan.description if is_current else None
 
     def run(self, ctx: Context) -> Rows | None:
         """Runs the plan; returns None if its dependencies have changed."""

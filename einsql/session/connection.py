@@ -23,9 +23,11 @@ from einsql.planner.outcome import Listing
 from einsql.session.cursor import Cursor, Parameters
 from einsql.session.lifetime import Lifetime
 from einsql.session.script import run_script
+from einsql.session.shortcuts import Shortcuts
+from einsql.session.tracebacks import guarded_methods
 from einsql.sql.parser.lexical import is_complete, scan
 from einsql.storage.error_boundary import boundary
-from einsql.storage.host_arrays import array_relation, check_names, is_table, shown_columns
+from einsql.storage.host_arrays import check_names, is_table, registered_relation, shown_columns
 from einsql.storage.memory import Memory
 from einsql.storage.objects import Tensor
 from einsql.storage.session_store import Store
@@ -52,7 +54,8 @@ else:  # imported for variables in FROM, `einsum`, plan files, and sessions on r
 _NOTHING = nullcontext()
 
 
-class Connection(Lifetime):
+@guarded_methods("running", "fetching", "forked", "check_open")
+class Connection(Lifetime, Shortcuts):
     """A database session.
 
     Attributes:
@@ -88,11 +91,8 @@ class Connection(Lifetime):
         Raises:
             Error: A statement is wrong or fails; the error has the position in the text.
         """
-        return self.cursor().execute(sql, parameters)
-
-    def sql(self, query: str, *, params: Parameters = None) -> Cursor:
-        """DuckDB's name for `execute`, with DuckDB's argument names; the query runs immediately."""
-        return self.execute(query, params)
+        self._forget()
+        return self._keep(self.cursor().execute(sql, parameters))
 
     def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
         """Runs a text once for each set of parameters, on a new cursor."""
@@ -131,7 +131,7 @@ class Connection(Lifetime):
                 duckdb_statements.register_table(self.context, name, array)
         else:
             self.duck.refuse(name)
-            relation = array_relation(array, None if dims is None else tuple(dims), fill)
+            relation = registered_relation(array, None if dims is None else tuple(dims), fill)
             self.store.register(Tensor(name, relation, shown_columns(relation), borrowed=True))
 
     def unregister(self, name: str) -> None:
@@ -314,6 +314,7 @@ class Connection(Lifetime):
         if not self._end():
             return
         self.interrupt()
+        self._forget()
         with self.context.lock, boundary:
             self.context.plans.clear()
             self.memory.close()
@@ -398,17 +399,19 @@ class Connection(Lifetime):
         return einsum_call.run_einsum(self.context, spec, arrays, combine, reduce)
 
     @contextmanager
-    def running(self, frame: FrameType, parameters: Sequence[object]) -> Iterator[None]:
+    def running(self, frame: FrameType | None, parameters: Sequence[object]) -> Iterator[None]:
         """Locks the connection for a statement, which `interrupt` can cancel.
 
         Args:
-            frame: The caller's frame, whose variables FROM may name.
+            frame: The caller's frame, whose variables FROM may name; None for none.
             parameters: The values of the statement's parameters.
         """
         ctx = self.context
         with ctx.lock, boundary, Statement():
             check, values = ctx.progress.begin(), ctx.parameters
-            scope, caller, shown = ctx.scope, ctx.scope.enter(frame), len(ctx.shown)
+            scope, caller = ctx.scope, ctx.scope.enter(frame)
+            captured, scope.captured = scope.captured, None
+            enclosing = ctx.change_shown({}) if ctx.shown else {}
             try:
                 with _NOTHING if ctx.cluster is None else watched(check):
                     self.check_open()  # another thread may have closed the connection
@@ -417,8 +420,9 @@ class Connection(Lifetime):
             finally:
                 ctx.parameters = values
                 scope.leave(caller)
-                if ctx.shown:
-                    ctx.hide_tables(shown)
+                scope.captured = captured
+                if ctx.shown or enclosing:
+                    ctx.change_shown(enclosing)
 
     def fetching(self) -> AbstractContextManager[None]:
         """Context of a fetch, in which `interrupt` cancels reads from ranks by this thread."""

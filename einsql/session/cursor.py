@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, time, timedelta
 from functools import cache
@@ -19,6 +19,7 @@ from einsql.errors import DataError, InterfaceError, ProgrammingError
 from einsql.planner.outcome import Changed, Description, Outcome, Rows
 from einsql.session.fetched import Fetched
 from einsql.session.script import run_script
+from einsql.session.tracebacks import guarded_methods
 from einsql.sql.parameters.values import refuse_names, values_by_name
 from einsql.storage.error_boundary import boundary
 from einsql.storage.results.result import Result
@@ -130,7 +131,13 @@ _MOST = 2**63
 
 
 class Session(Protocol):
-    """The interface of a cursor's connection: PEP 249's methods and the ones that cursors use."""
+    """The interface of a cursor's connection: PEP 249's methods and the ones that cursors use.
+
+    Attributes:
+        context: The services that its statements use.
+    """
+
+    context: Context
 
     def cursor(self) -> Cursor:
         """Returns a new cursor."""
@@ -147,15 +154,11 @@ class Session(Protocol):
     def close(self) -> None:
         """Closes the connection."""
 
-    @property
-    def context(self) -> Context:
-        """The services that its statements use."""
-
     def check_open(self) -> None:
         """Raises InterfaceError unless the connection can be used."""
 
     def running(
-        self, frame: FrameType, parameters: Sequence[object]
+        self, frame: FrameType | None, parameters: Sequence[object]
     ) -> AbstractContextManager[None]:
         """Locks the connection for a statement."""
 
@@ -163,6 +166,7 @@ class Session(Protocol):
         """Context of a fetch, in which `interrupt` cancels reads from ranks."""
 
 
+@guarded_methods("fetchone", "run", "result")
 class Cursor(Fetched):
     """Runs statements and returns their results.
 
@@ -182,6 +186,25 @@ class Cursor(Fetched):
         self._result: Results | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
         self._given: int | None = 0  # number of fetched rows; None if they are not counted
+        self._on_fetch: Callable[[], None] | None = None
+
+    def shared(self, forget: Callable[[], None]) -> Rows | None:
+        """The result, for the fetches of the connection; None without one.
+
+        Args:
+            forget: Called before this cursor's first fetch.
+        """
+        if self._result is None or self._description is None:
+            return None
+        self._on_fetch = forget
+        return Rows(self._result, self._description)
+
+    @classmethod
+    def over(cls, connection: Session, rows: Rows) -> Cursor:
+        """A cursor on a result of `shared`."""
+        cursor = cls(connection)
+        cursor._show(rows)
+        return cursor
 
     def _show(self, outcome: Outcome) -> None:
         if isinstance(outcome, Rows):
@@ -193,11 +216,14 @@ class Cursor(Fetched):
             self._result, self._description = listing, listing.description
 
     def _run(self, sql: str, parameters: Parameters, frame: FrameType) -> None:
-        """Runs a text and shows its outcome; if a loop fails, the rows of its completed steps."""
         self._clear()
+        with self._connection.running(frame, given_values(sql, parameters)):
+            self.run(sql)
+
+    def run(self, sql: str) -> None:
+        """Runs a text on the locked connection; if a loop fails, shows its completed steps."""
         try:
-            with self._connection.running(frame, given_values(sql, parameters)):
-                outcome = run_script(self._connection.context, sql)
+            outcome = run_script(self._connection.context, sql)
         except BaseException:
             partial = self._connection.context.progress.partial
             if isinstance(partial, Rows | Changed):
@@ -322,6 +348,17 @@ class Cursor(Fetched):
         return self._connection.fetching()
 
     def _tensor(self) -> Results:
+        if self._on_fetch is not None:
+            self._on_fetch()
+            self._on_fetch = None
+        return self.result()
+
+    def result(self) -> Results:
+        """The result.
+
+        Raises:
+            InterfaceError: There is no result, or the cursor or the connection is closed.
+        """
         self._open()
         if self._result is None:
             raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")

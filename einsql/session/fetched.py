@@ -13,6 +13,7 @@ import numpy as np
 from einsql.core.lazy_module import LazyModule
 from einsql.errors import Error, InterfaceError
 from einsql.planner.outcome import Description
+from einsql.session.tracebacks import guarded_methods
 from einsql.storage.error_boundary import boundary
 from einsql.storage.results import stored_elements
 from einsql.storage.results.result import Result
@@ -36,12 +37,16 @@ _WIDTH = 120
 """The characters of a printed line."""
 
 
+@guarded_methods("result")
 class Fetched:
     """The results of a cursor or a relation; a subclass says which result they return.
 
     Attributes:
         description: One 7-tuple (name, type, None, …) per column; None without a result.
     """
+
+    __einsql_rows__ = True
+    """Marks results among variables, which FROM reads as tables."""
 
     @property
     def description(self) -> Description | None:
@@ -55,6 +60,10 @@ class Fetched:
             InterfaceError: There is no result.
         """
         raise NotImplementedError
+
+    def result(self) -> Results:
+        """The result, for a print of it."""
+        return self._tensor()
 
     def _fetching(self) -> AbstractContextManager[None]:
         """Context of a fetch, in which `interrupt` cancels reads from ranks."""
@@ -75,7 +84,10 @@ class Fetched:
     @property
     def key_names(self) -> tuple[str, ...] | None:
         """The names of the key columns in SELECT order; None without a tensor result."""
-        return None if self.shape is None else self._tensor().key_names
+        if self.description is None:
+            return None
+        tensor = self._tensor()
+        return None if tensor.shape is None else tensor.key_names
 
     def fetch_numpy(self, *, fill: Any = None) -> Any:
         """Returns the result as an array, or as a dict of arrays for several value columns.
@@ -293,13 +305,13 @@ class Fetched:
         columns = value_text.columns_of(self.description or ())
         rows, total = self._first(most)
         if [c.name for c in columns] == ["explain"]:
-            return (str(row[0]) for row in self._tensor().rows())
+            return (str(row[0]) for row in self.result().rows())
         shown = box.Excerpt(list(rows), [], total)
         return box.draw_box(columns, shown, null="NULL", width=width)
 
     def _first(self, most: int) -> tuple[list[tuple[Any, ...]], int]:
         """The first rows of the result, and the number of all."""
-        tensor = self._tensor()
+        tensor = self.result()
         with self._fetching():
             return tensor.head(most), len(tensor)
 

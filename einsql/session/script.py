@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, ProgrammingError, RanksLost
 from einsql.kernels.runtime import compile_cache
 from einsql.planner.context import Context
-from einsql.planner.outcome import Outcome
+from einsql.planner.outcome import Description, Outcome
 from einsql.planner.prepared import PreparedStatement
 from einsql.planner.queries import Bound, PreparedQuery, bind_again, bind_query, plan_query
 from einsql.sql.parameters.values import check_given
@@ -159,6 +160,54 @@ def run_script(ctx: Context, sql: str) -> Outcome:
                 ctx.notices.append(compile_cache.notices.pop())
     assert outcome is not None, "there is a statement"
     return outcome
+
+
+def described(ctx: Context, sql: str) -> Description | None:
+    """Binds a query without running it; its plan is cached for the first run.
+
+    Returns:
+        The description of the query's columns; None for a text that has to run at once: another
+        statement, several statements, or a query with an effect.
+
+    Raises:
+        Error: The query is wrong; the error has the position in the text.
+    """
+    try:
+        spans = scan(sql)
+    except Error as error:
+        raise error.locate(sql) from None
+    if len(spans) != 1:
+        return None
+    (span,) = spans
+    text = sql[span.start : span.end]
+
+    cached = ctx.plans.find(sql, ctx.parameters)
+    known = None if cached is None else cached.find(ctx.parameters)
+    if isinstance(known, PreparedQuery | hybrid_query.HybridQuery):
+        description = known.described(ctx)
+        if description is not None:
+            return description
+
+    def bind_and_plan() -> Description | None:
+        statement, doubt = ctx.plans.trees.parsed(text, parse)
+        if doubt is not None or not isinstance(statement, st.Query) or _EFFECT.search(text):
+            return None
+        prepared = prepare(ctx, bind(ctx, statement, None, text, again=True))
+        if not isinstance(prepared, PreparedQuery):
+            return hybrid_query.described(ctx, text, prepared)
+        prepared.inputs = None  # the first run reads them anew
+        if not prepared.is_volatile:
+            ctx.plans.keep(ctx, sql, prepared)
+        return prepared.plan.description
+
+    with errors.located(span.start, sql):
+        check_given(text, len(ctx.parameters))
+        ctx.store.refresh()
+        return with_room(bind_and_plan, span.depth)
+
+
+_EFFECT = re.compile(r"\bnextval\s*\(", re.IGNORECASE)
+"""A call of a function with an effect in a query."""
 
 
 def bind(

@@ -15,6 +15,7 @@ from einsql.errors import InterfaceError
 from einsql.storage.out_of_memory import Room
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.relation import from_array
+from einsql.storage.widened_fields import WidenedFields, wider
 
 if TYPE_CHECKING:
     from einsql.storage import files, row_files, scipy_arrays
@@ -54,6 +55,19 @@ def array_relation(
     return from_array(dense, tuple(f"d{n}" for n in range(dense.ndim)) if dims is None else dims)
 
 
+def registered_relation(
+    array: object, dims: tuple[str, ...] | None = None, fill: int | None = None
+) -> Stored:
+    """As `array_relation`, for an array that is read again when its elements have changed."""
+    relation = array_relation(array, dims, fill)
+    if is_sparse(array) or isinstance(array, Stored):
+        return relation
+    dense, (field,) = as_numpy(array), relation.schema.fields
+    if wider(dense.dtype) is None:
+        return relation
+    return Stored(relation.schema, WidenedFields(field.name, dense, field.dtype))
+
+
 def shown_columns(relation: Stored) -> tuple[str, ...]:
     """The columns of an array in SQL: keys, then values."""
     return (*(k.name for k in relation.schema.keys), *(f.name for f in relation.schema.values))
@@ -72,10 +86,21 @@ def check_names(name: object, dims: object) -> None:
 
 
 def is_table(value: object) -> bool:
-    """True for tables of Python: DataFrames of pandas and polars, and Arrow tables."""
+    """True for tables of Python: DataFrames of pandas and polars, Arrow tables and results."""
     kind = type(value)
     known = ("DataFrame", "LazyFrame", "Table", "RecordBatch", "RecordBatchReader")
+    if getattr(kind, "__einsql_rows__", False):
+        return True
     return kind.__name__ in known and kind.__module__.partition(".")[0] in _TABLES_OF
+
+
+def readable_table(rows: Any) -> object:
+    """A table of `is_table` in a form that DuckDB may read more than once."""
+    if type(rows).__name__ == "LazyFrame":
+        return rows.collect()
+    if hasattr(rows, "read_all"):
+        return rows.read_all()
+    return rows.fetch_arrow_table() if hasattr(rows, "fetch_arrow_table") else rows
 
 
 _TABLES_OF = ("pandas", "polars", "pyarrow")

@@ -19,6 +19,7 @@ from einsql.core.units import plural
 from einsql.errors import InterfaceError
 from einsql.storage.array_ownership import distinct as distinct  # re-exported for the statements
 from einsql.storage.fields import Fields, LocalFields
+from einsql.storage.widened_fields import WIDER, widened, wider
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,7 @@ class Relation:
 
 
 def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> Relation:
-    """Returns a dense relation over an array, without a copy.
+    """Returns a dense relation over an array, without a copy unless its type is widened.
 
     Args:
         array: An array of any rank and a dtype that DType stores.
@@ -79,6 +80,9 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
         InterfaceError: The dtype is no tensor type, there are too many axes, a name is not a
             string, or names and axes differ in number.
     """
+    other = wider(array.dtype)
+    if other is not None:
+        array = widened(array, other)
     schema = schema_of(array.dtype, array.shape, dims, value)
     stored = schema.dtype(value)
     if not array.dtype.isnative:
@@ -94,7 +98,7 @@ def schema_of(
     """Returns the schema of a dense relation for a dtype and shape; see `from_array`."""
     stored = DType.of(dtype)
     if stored is None:
-        known = ", ".join(t.numpy_name for t in DType)
+        known = ", ".join([*(t.numpy_name for t in DType), *WIDER])
         raise InterfaceError(f"An array of dtype {dtype} is no tensor", hint=f"dtypes are {known}.")
     if len(shape) > MAX_AXES:
         raise InterfaceError(f"An array of rank {len(shape)} has more than {MAX_AXES} axes")

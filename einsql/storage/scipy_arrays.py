@@ -16,6 +16,7 @@ from einsql.storage.relation import Relation as Stored
 from einsql.storage.relation import schema_of
 from einsql.storage.sparse_choice import MAX_KEYS
 from einsql.storage.sparse_fields import Owner, SparseFields, stored_fields
+from einsql.storage.widened_fields import widened, wider
 
 _COMPRESSED = ("csr", "csc")
 
@@ -46,6 +47,10 @@ def sparse_relation(
             f"A sparse array cannot be filled with {fill!r}",
             hint="fill=0 makes what is not stored zeros; without it these keys are absent.",
         )
+    other = wider(array.dtype)
+    if other is not None:
+        widened(array.data, other)  # refuses values that do not fit
+        array = array.astype(other.numpy)
     names = tuple(f"d{n}" for n in range(array.ndim)) if dims is None else dims
     shape = tuple(int(n) for n in array.shape)
     schema = schema_of(array.dtype, shape, names, name)

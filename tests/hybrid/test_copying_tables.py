@@ -51,7 +51,7 @@ def test_a_table_is_no_tensor(con: einsql.Connection) -> None:
             con.execute(sql)
         assert "CREATE TENSOR" in caught.value.hint
     assert os.listdir() == []
-    with pytest.raises(einsql.errors.UnknownHere, match="no tensor"):
+    with pytest.raises(einsql.ProgrammingError, match="no tensor"):
         con.execute("COPY nothing TO 'o.csv'")
 
 

@@ -29,13 +29,6 @@ else:  # loaded when DuckDB is opened
 T = TypeVar("T")
 
 
-def readable(rows: Any) -> object:
-    """A table of Python in a form that DuckDB may read more than once."""
-    if type(rows).__name__ == "LazyFrame":
-        return rows.collect()
-    return rows.read_all() if hasattr(rows, "read_all") else rows
-
-
 POLL = 0.05
 """Seconds between two checks for cancellation."""
 
@@ -424,14 +417,14 @@ class Duck:
             )
 
     def show(self, name: str, rows: object) -> None:
-        """Registers a DataFrame or an Arrow table as a temporary view.
+        """Registers a table of `readable_table` as a temporary view.
 
         Raises:
             InterfaceError: DuckDB cannot read it.
         """
         try:
             with translated(""):
-                self.con.register(name, readable(rows))
+                self.con.register(name, rows)
         except Error as error:
             kind = type(rows).__name__
             raise InterfaceError(f"The {kind} {name} is no table: {error.reason}") from None

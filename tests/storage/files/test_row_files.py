@@ -157,7 +157,7 @@ def test_files_of_rows_are_tables(con: einsql.Connection) -> None:
         mixed = f"SELECT s, x.val FROM x JOIN '{name}' AS d ON d.i = x.i WHERE s IS NOT NULL"
         assert con.execute(f"{mixed} ORDER BY s").fetchall() == [("a", 2.0), ("b", 2.0)]
         con.execute("SET fallback = off")
-        with pytest.raises(einsql.errors.UnknownHere, match="is a table") as caught:
+        with pytest.raises(einsql.ProgrammingError, match="is a table") as caught:
             con.execute(f"SELECT SUM(val) AS s FROM '{name}'")
         assert "read_tensor" in caught.value.hint
     for name in ("x.npy", "tensor.parquet"):

@@ -1,0 +1,171 @@
+"""Relations, and DuckDB's methods of a connection and of the module."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import einsql
+
+
+@pytest.fixture
+def con() -> Iterator[einsql.Connection]:
+    with einsql.connect() as opened:
+        yield opened
+
+
+ROWS = pa.table({"k": [0, 1, 2, 3], "g": ["a", "b", "a", "b"], "v": [4.0, 3.0, 2.0, 1.0]})
+OTHER = pa.table({"k": [1, 2, 7], "w": [0.5, 0.25, 0.125]})
+
+STEPS: dict[str, Callable[[Any, Any], Any]] = {
+    "filter": lambda r, o: r.filter("v > 1.5").order("k"),
+    "project": lambda r, o: r.order("v").project("k * 2 AS twice, g").limit(2, 1),
+    "aggregate": lambda r, o: r.aggregate("g, sum(v) AS s").order("g"),
+    "groups": lambda r, o: r.aggregate("max(v) AS m, g", "g").order("m"),
+    "set": lambda r, o: r.union(r.filter("k = 0")).except_(r.filter("k = 1")).order("k"),
+    "intersect": lambda r, o: r.intersect(r.limit(1)),
+    "using": lambda r, o: r.join(o, "k").order("k"),
+    "on": lambda r, o: r.set_alias("a").join(o.set_alias("b"), "a.k = b.k AND w < 0.4", "left")
+    .project("v, w").order("v"),
+    "cross": lambda r, o: r.cross(o.project("w")).order("k, w"),
+    "query": lambda r, o: r.query("q", "WITH s AS (SELECT sum(v) AS t FROM q) SELECT t FROM s"),
+    "distinct": lambda r, o: r.project("g", "k").project("g").distinct().order("g"),
+    "count": lambda r, o: r.count("k"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_relations_are_those_of_duckdb(step: str, con: einsql.Connection) -> None:
+    duck = duckdb.connect()
+    ours = STEPS[step](con.sql("SELECT * FROM ROWS"), con.from_arrow(OTHER))
+    theirs = STEPS[step](duck.from_arrow(ROWS), duck.from_arrow(OTHER))
+    assert ours.columns == theirs.columns
+    assert ours.fetchall() == theirs.fetchall()
+    assert ours.shape == theirs.shape
+
+
+def test_a_relation_over_tensors_is_tensor_work(con: einsql.Connection) -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    con.execute("SET fallback = off")
+    rows = con.sql("SELECT i, j, val FROM x AS x(i, j)")
+    sums = rows.filter("j > 0").sql("SELECT i, SUM(val * 2) AS s FROM this GROUP BY i")
+    assert sums.numpy().tolist() == [6.0, 18.0]
+    assert rows.torch()["val"].tolist() == x.reshape(-1).tolist()
+
+
+def test_a_relation_is_bound_when_made_and_run_when_fetched(con: einsql.Connection) -> None:
+    x = np.ones(2)
+    relation = con.sql("SELECT SUM(val) AS s FROM x")
+    captured, x = x, np.zeros(3)  # the relation reads the array of the time when it was made
+    assert relation.fetchall() == [(2.0,)]
+    captured[0] = 9.0
+    assert [relation.fetchone(), relation.fetchone(), relation.fetchone()] == [
+        (10.0,),
+        None,
+        (10.0,),
+    ]
+    with pytest.raises(einsql.ProgrammingError, match="nope"):
+        con.sql("SELECT nope FROM x")
+    with pytest.raises(einsql.ProgrammingError, match='"y"'):
+        con.sql("SELECT * FROM y")
+    other = con.sql("SELECT SUM(val) AS s FROM x")
+    assert relation.union(other).fetchall() == [(10.0,), (0.0,)]
+    assert con.sql("SELECT s + 1 AS t FROM relation").fetchall() == [(11.0,)]
+
+
+def test_a_relation_follows_its_names_or_is_refused(con: einsql.Connection) -> None:
+    con.execute("CREATE TABLE t AS SELECT 1 AS a")
+    table = con.table("t").filter("t.a > 0")
+    con.execute("INSERT INTO t VALUES (2)")
+    assert table.fetchall() == [(1,), (2,)]
+    con.execute("CREATE OR REPLACE TABLE t AS SELECT 'x' AS b, 2.5::DOUBLE AS a")
+    assert table.df().to_dict("list") == {"b": ["x"], "a": [2.5]}
+    assert table.types == ["VARCHAR", "DOUBLE"]
+    con.begin()
+    con.execute("CREATE TENSOR y (i DIM(2), val DOUBLE) DEFAULT 1")
+    tensor = con.table("y")
+    assert len(tensor) == 2
+    con.rollback()
+    with pytest.raises(einsql.ProgrammingError, match='no tensor "y"'):
+        tensor.fetchall()
+    con.execute("DROP TABLE t")
+    with pytest.raises(einsql.ProgrammingError, match='no tensor "t"'):
+        table.fetchall()
+
+
+def test_statements_with_effects_run_once(con: einsql.Connection) -> None:
+    assert repr(con.sql("CREATE TABLE t (n INTEGER)")) == "<einsql.Relation without rows>"
+    rows = con.sql("INSERT INTO t VALUES (1), (2) RETURNING n")
+    assert repr(rows) == repr(rows)
+    assert rows.filter("n > 1").fetchall() == [(2,)]
+    assert rows.fetchall() == [(1,), (2,)]
+    assert con.table("t").count().fetchone() == (2,)
+    con.execute("CREATE SEQUENCE s")
+    numbers = con.sql("SELECT nextval('s') AS n")
+    assert repr(numbers) == repr(numbers)
+    assert con.sql("SELECT nextval('s') AS n").fetchall() == [(2,)]
+
+
+def test_parameters_stay_with_their_relation(con: einsql.Connection) -> None:
+    small = con.sql("SELECT n FROM range(9) AS r(n) WHERE n < ?", params=[2])
+    large = con.sql("SELECT n FROM range(9) AS r(n) WHERE n > $least", params={"least": 7})
+    assert small.union(large).order("n").fetchall() == [(0,), (1,), (8,)]
+    with pytest.raises(einsql.InterfaceError, match="given to `sql`"):
+        small.filter("n > ?")
+    with einsql.connect() as elsewhere, pytest.raises(einsql.InterfaceError, match="combined"):
+        small.union(elsewhere.sql("SELECT 1 AS n"))
+
+
+def test_relations_are_stored(con: einsql.Connection, tmp_path: Path) -> None:
+    rows = con.from_df(ROWS)
+    rows.create("t")
+    con.table("t").filter("k > 1").create_view("late")
+    assert con.view("late").fetchall() == [(2, "a", 2.0), (3, "b", 1.0)]
+    with pytest.raises(einsql.InterfaceError, match="cannot read variables"):
+        rows.create_view("v")
+    rows.filter("k < 3").project("k + 1 AS k, v AS val").create_tensor("x")
+    con.from_df(pa.table({"k": [9], "g": ["c"], "v": [0.5]})).insert_into("t")
+    con.append("t", pa.table({"v": [0.0], "k": [8], "g": ["d"]}), by_name=True)
+    con.append("x", pa.table({"i": [0], "val": [1.0]}))
+    assert con.execute("SELECT (SELECT COUNT(*) FROM t), SUM(val) FROM x").fetchone() == (6, 10.0)
+    con.table("t").write_csv(str(tmp_path / "t.csv"))
+    con.table("t").write_parquet(str(tmp_path / "t.parquet"))
+    read = con.read_csv(str(tmp_path / "t.csv"), header=True, columns={"a": "INT", "b": "VARCHAR",
+                                                                      "c": "DOUBLE"})  # fmt: skip
+    assert read.fetchall() == con.read_parquet(str(tmp_path / "t.parquet")).fetchall()
+
+
+def test_a_connection_fetches_its_last_result(con: einsql.Connection) -> None:
+    con.execute("SELECT i FROM range(3) AS r(i)")
+    assert con.description is not None
+    assert [con.fetchone(), con.fetchmany(1), con.fetchall()] == [(0,), [(1,)], [(2,)]]
+    con.execute("SELECT i FROM range(3) AS r(i)")
+    assert con.fetchnumpy()["i"].tolist() == con.df()["i"].tolist() == [0, 1, 2]
+    cursor = con.execute("SELECT 1 AS one")
+    repr(cursor)
+    assert con.rowcount == 1
+    cursor.fetchall()
+    with pytest.raises(einsql.InterfaceError, match="no results to fetch"):
+        con.fetchall()
+
+
+def test_the_module_has_a_connection_for_each_thread() -> None:
+    x = np.ones(3)
+    assert einsql.sql("SELECT SUM(val) AS s FROM x").fetchone() == (3.0,)
+    assert einsql.query("SELECT ? AS a", params=[5]).fetchall() == [(5,)]
+    assert einsql.execute("SELECT 2").fetchone() == (2,)
+    others: list[einsql.Connection] = []
+    thread = threading.Thread(target=lambda: others.append(einsql.default_connection()))
+    thread.start()
+    thread.join()
+    assert others[0] is not einsql.default_connection()
+    einsql.default_connection().close()
+    assert einsql.sql("SELECT 1").fetchall() == [(1,)]
+    del x
