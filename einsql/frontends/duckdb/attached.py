@@ -18,8 +18,10 @@ from einsql.frontends.duckdb.calls import STANDS_FOR, Call, find_calls, replaced
 from einsql.frontends.duckdb.functions import register, unregister, unregister_all
 from einsql.frontends.duckdb.rows import Rows
 from einsql.frontends.duckdb.session import Session
+from einsql.frontends.duckdb.session_statements import tensors_in
 from einsql.frontends.duckdb.table_function import TableFunction, check_free, is_possible
 from einsql.frontends.duckdb.tables import read_table
+from einsql.session.cursor import Cursor
 from einsql.sql.parser.lexical import scan
 from einsql.storage.host_arrays import array_in_scope
 from einsql.storage.objects import Tensor
@@ -130,18 +132,28 @@ class Attached:
         relation: DuckDBPyRelation | None = self._run(self.connection.sql, query, frame, **options)
         return relation
 
-    def execute(self, query: str, parameters: Any = None) -> DuckDBPyConnection:
+    def execute(self, query: str, parameters: Any = None) -> DuckDBPyConnection | Cursor:
         """DuckDB's `con.execute` for a text that can contain `FROM einsql('…')`.
+
+        The session runs statements about its tensors: CREATE TENSOR, and queries and changes that
+        name a tensor in the place of a table.
 
         Args:
             query: One or more statements.
             parameters: The parameters of the outer statement.
 
+        Returns:
+            DuckDB's connection, or einsql's cursor for a statement of the session.
+
         Raises:
-            Error: An inner query is wrong.
+            Error: An inner query, or a statement of the session, is wrong.
             duckdb.Error: The outer statement is wrong or fails.
         """
         frame = sys._getframe(1)
+        if self._is_of_session(query):
+            run = partial(self.session.execute, query, parameters)
+            cursor: Cursor = in_frame(run, frame, {})
+            return cursor
         arguments = () if parameters is None else (parameters,)
         connection: DuckDBPyConnection = self._run(
             self.connection.execute, query, frame, *arguments
@@ -240,6 +252,18 @@ class Attached:
         self.close()
 
     # ---- implementation
+
+    def _is_of_session(self, query: str) -> bool:
+        """True for a text about tensors of the session; tables of DuckDB take precedence."""
+        self._open()
+        tensors = tensors_in(self.session, query) if isinstance(query, str) else None
+        if tensors is None or find_calls(query):
+            return False
+        if not tensors:
+            return True
+        with _connected():
+            rows = self.connection.sql("SELECT lower(table_name) FROM information_schema.tables")
+            return tensors.isdisjoint(name for (name,) in rows.fetchall())
 
     def _open(self) -> None:
         if self._closed:

@@ -17,6 +17,7 @@ from einsql.sql.binder.calls import is_aggregate, list_call
 from einsql.sql.binder.domain import Domain
 from einsql.sql.macros.expansion import is_subscripts
 from einsql.sql.parser.positions import position, positioned, unsupported
+from einsql.sql.parser.spellings import PLUS
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing import functions
 from einsql.sql.typing.typed_expr import Typed
@@ -64,7 +65,7 @@ def expand(select: exp.Select, scope: Scope) -> list[Item]:
 
 def _name(node: exp.Expr, scope: Scope) -> str:
     """The name of an item without an alias; a column's name has its table's spelling."""
-    if isinstance(node, exp.Column):
+    if isinstance(node, exp.Column) and PLUS not in node.meta:
         with positioned(node):
             column = scope.resolve(node.name, node.table or None)
         if column is not None:

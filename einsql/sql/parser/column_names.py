@@ -1,8 +1,6 @@
 """Names of columns without an alias: the expression's text, as in DuckDB.
 
-sqlglot does not keep the spelling of a power (`^` or `**`) or of a type, a unary plus, or
-underscores in numbers, so these names may differ. Of DuckDB's 500 keywords only a few are
-quoted.
+`spellings` adds what sqlglot's trees do not keep. Of DuckDB's 500 keywords only a few are quoted.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
 from einsql.core.quoting import in_quotes, literal
+from einsql.sql.parser.spellings import NEGATED, PLUS, SPELLING
 from einsql.sql.parser.sql_text import as_sql
 
 _OPERATORS: dict[type[exp.Expr], str] = {
@@ -29,19 +28,28 @@ _QUOTED = {"range", "add", "if", "nullif", "mode", "first", "last"}
 def column_name(node: exp.Expr) -> str:
     """The name of a SELECT item without an alias, as DuckDB writes it."""
     node = _bare(node)
-    return node.name if isinstance(node, exp.Column) else _text(node)
+    is_name = isinstance(node, exp.Column) and PLUS not in node.meta
+    return node.name if is_name else _text(node)
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
-    while isinstance(node, exp.Paren):
+    while isinstance(node, exp.Paren) and PLUS not in node.meta:
         node = node.this
     return node
 
 
 def _text(node: exp.Expr) -> str:
+    text = _unsigned(node)
+    return f"(+({text}))" if PLUS in node.meta else text
+
+
+def _unsigned(node: exp.Expr) -> str:
     written = node.meta.get("name")
     if isinstance(node, exp.Binary) and type(node) in _OPERATORS and written is None:
-        return f"({_text(node.this)} {_OPERATORS[type(node)]} {_text(node.expression)})"
+        operator = node.meta.get(SPELLING, _OPERATORS[type(node)])
+        return f"({_text(node.this)} {operator} {_text(node.expression)})"
+    if isinstance(node, exp.Abs) and SPELLING in node.meta:
+        return f"(@({_text(node.this)}))"
     printer = _PRINTERS.get(type(node))
     if printer is not None:
         return printer(node)
@@ -102,7 +110,7 @@ def _conjunction(node: exp.Expr) -> str:
 
 
 def _not(node: exp.Expr) -> str:
-    if isinstance(node.this, exp.Is):
+    if isinstance(node.this, exp.Is) and NEGATED not in node.meta:
         return _is(node.this, negated=True)
     return f"(NOT {_text(node.this)})"
 
@@ -130,7 +138,7 @@ def _cast(node: exp.Expr) -> str:
     to = node.args["to"]
     kind = as_sql(to).upper()
     if not to.expressions and isinstance(to.this, exp.DataType.Type):
-        kind = _TYPES.get(to.this.value, kind)
+        kind = to.meta.get(SPELLING) or _TYPES.get(to.this.value, kind)
     return f"{'TRY_' * isinstance(node, exp.TryCast)}CAST({_text(node.this)} AS {kind})"
 
 
@@ -190,7 +198,9 @@ def _subquery(node: exp.Expr) -> str:
 _PRINTERS: dict[type[exp.Expr], Callable[[exp.Expr], str]] = {
     exp.Paren: lambda node: _text(node.this),
     exp.Column: _column,
-    exp.Literal: lambda node: literal(node.name) if node.args["is_string"] else node.name,
+    exp.Literal: lambda node: (
+        literal(node.name) if node.args["is_string"] else str(node.meta.get(SPELLING, node.name))
+    ),
     exp.Boolean: lambda node: "true" if node.this else "false",
     exp.Null: lambda node: "NULL",
     exp.Neg: _negated,

@@ -15,6 +15,7 @@ from einsql.sql.parser.grammar import check_grammar, spaced
 from einsql.sql.parser.long_literals import without_long_literals
 from einsql.sql.parser.parameter_marks import mark, place
 from einsql.sql.parser.partition_hints import numbered, placed
+from einsql.sql.parser.spellings import keep_spellings
 from einsql.sql.parser.tokens import TokenReader, did_you_mean
 
 
@@ -93,6 +94,7 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
     doubt: Error | None = None
     try:
         tree = parsed(apart)
+        keep_spellings(tree, apart)
         check_grammar(text)
     except ParseError as error:
         raise _syntax_error(text, error) from error
