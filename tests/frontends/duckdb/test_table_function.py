@@ -251,6 +251,7 @@ PUSHED: dict[str, tuple[tuple[str, ...], int]] = {
     "SELECT k, s FROM {} WHERE i = 2 AND k > 1": (("i", "k", "s"), 2),
     "SELECT t FROM {} WHERE k BETWEEN 1 AND 2": (("k", "t"), 8),
     "SELECT s FROM {} ORDER BY s": (("s",), 16),
+    "SELECT s FROM {} WHERE i > 9223372036854775807": (("i", "s"), 16),
     "EXECUTE one(2)": (("i", "k", "s"), 4),
     "SELECT s FROM viewed WHERE i = 3": (("i", "s"), 4),
 }  # fmt: skip
