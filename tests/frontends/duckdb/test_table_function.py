@@ -188,6 +188,9 @@ def test_names_are_tensors_then_tables_then_variables(
 
     assert total(known=np.full((2, 2), 1.0)) == [(4.0,)]
     assert total(known=pa.table({"i": [0, 1], "val": [1.5, 2.0]})) == [(3.5,)]
+    con.register("known", pa.table({"i": [0, 1], "val": [1.0, 5.0]}))  # a view
+    assert total(known=np.full((2, 2), 1.0)) == [(6.0,)]
+    con.unregister("known")
     con.execute("CREATE TEMP TABLE known AS SELECT 1 AS i, 7.0 AS val")
     assert total(known=np.full((2, 2), 1.0)) == [(7.0,)]
     edb.register("known", np.full(3, 3.0))
