@@ -25,6 +25,9 @@ from einsql.storage.results.tile_result import TileResult
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
+FAR = 2**62
+"""Beyond all keys of tensors."""
+
 
 class Query:
     """A bound query, an implementation of `streams.Readable`.
@@ -53,6 +56,7 @@ class Query:
         self.on_scan: Callable[[], object] = lambda: None
         self._session = session
         self._text = text
+        self._columns = _named(bound.relation)
         self._external = external
         self._found = {n: a for n, a in found.items() if n not in inputs}
         self._refusal: forks.Refusal | None = None
@@ -95,15 +99,14 @@ class Query:
     ) -> tuple[Bound, tuple[str, ...]]:
         """The query for some columns and a filter, and the names of its columns."""
         names = tuple(self.schema.names)
-        bound = in_text(lambda own: bind_text(context, own), self._text)
-        asked = _narrowed(self._text, bound.relation, names, wanted, where)
-        if asked is not None:
-            text, fewer = asked
+        fewer = self._columns and _narrowed(self._text, self._columns, wanted, where)
+        if fewer:
+            text, chosen = fewer
             try:
-                return in_text(lambda own: bind_text(context, own), text), fewer
-            except Error:  # the query cannot be a subquery
+                return in_text(lambda own: bind_text(context, own), text), chosen
+            except Error:  # the query cannot be a subquery, or it is wrong
                 pass
-        return bound, names
+        return in_text(lambda own: bind_text(context, own), self._text), names
 
 
 def _schema(relation: Relation | TileRelation) -> pa.Schema:
@@ -121,32 +124,32 @@ def _type(column: Column) -> pa.DataType:
     return kind if column.over is None else pa.list_(kind)
 
 
+def _named(relation: Relation | TileRelation) -> tuple[Column, ...]:
+    """The columns of a query over elements, by whose names a subquery can be read; or none."""
+    if isinstance(relation, TileRelation):
+        return ()
+    names = [c.name for c in relation.columns]
+    return relation.columns if deduplicated(names) == names else ()
+
+
 def _narrowed(
-    text: str,
-    relation: Relation | TileRelation,
-    names: tuple[str, ...],
-    wanted: Sequence[str],
-    where: ds.Expression | None,
+    text: str, columns: Sequence[Column], wanted: Sequence[str], where: ds.Expression | None
 ) -> tuple[str, tuple[str, ...]] | None:
     """The query for the columns and the keys that a scan needs, and its columns; None for all."""
-    if isinstance(relation, TileRelation) or names != tuple(c.name for c in relation.columns):
-        return None
-    keys = relation.node.schema.keys
-    numbers = {k.name: n for n, k in enumerate(keys)}
-    shown = {c.name: numbers[c.key] for c in relation.columns if c.key is not None}
-    bounds = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
-    condition = understood(where, bounds, shown, names)
+    names = tuple(c.name for c in columns)
+    keys = {name: n for n, name in enumerate(c.name for c in columns if c.key is not None)}
+    bounds = np.array([(-FAR, FAR)] * len(keys), np.int64).reshape(-1, 2)
+    condition = understood(where, bounds, keys, names)
     limits = [
-        f"{in_quotes(name)} BETWEEN {lo} AND {hi - 1}"
-        for name, n in shown.items()
-        for lo, hi in [condition.box[n].tolist()]
-        if (lo, hi) != (keys[n].lo, keys[n].hi)
+        f"{in_quotes(name)} {sign} {limit}"
+        for name, n in keys.items()
+        for sign, limit in ((">=", condition.box[n, 0]), ("<", condition.box[n, 1]))
+        if abs(limit) != FAR
     ]
     used = condition.columns
     fewer = tuple(n for n in names if n in wanted or used is None or n in used) or names[:1]
     if fewer == names and not limits:
         return None
-    columns = ", ".join(map(in_quotes, fewer))
     # A comment may end the text.
-    filtered = f"SELECT {columns} FROM ({text}\n) AS einsql"
+    filtered = f"SELECT {', '.join(map(in_quotes, fewer))} FROM ({text}\n) AS einsql"
     return filtered + (f" WHERE {' AND '.join(limits)}" if limits else ""), fewer

@@ -121,7 +121,7 @@ class Session(Connection):
             Error: The query is wrong; the error has the position in the text.
         """
         with boundary:
-            return in_text(lambda own: tuple(self._names(parsed(own))), text)
+            return in_text(lambda own: tuple(self._names(parsed(self.context, own))), text)
 
     def _names(self, tree: exp.Expr) -> Iterator[str]:
         seen: set[str] = set()
@@ -153,6 +153,8 @@ class Session(Connection):
         """
         self.check_open()
         settings = self.context.settings
+        plans = PlanCache()
+        plans.trees = self.context.plans.trees
         context = replace(
             self.context,
             settings=replace(
@@ -161,7 +163,7 @@ class Session(Connection):
             scope=scope,
             notices=[],
             progress=Progress(),
-            plans=PlanCache(),
+            plans=plans,
             lock=threading.RLock(),
         )
         context.progress.interrupts = self.context.progress.interrupts
@@ -198,10 +200,10 @@ def bind_text(context: Context, text: str) -> Bound:
     Raises:
         Error: The query is wrong.
     """
-    return bind_query(context, parsed(text))
+    return bind_query(context, parsed(context, text))
 
 
-def parsed(text: str) -> exp.Query:
+def parsed(context: Context, text: str) -> exp.Query:
     """The syntax tree of a query.
 
     Raises:
@@ -214,7 +216,7 @@ def parsed(text: str) -> exp.Query:
             hint="Write the value in it; edb.session.execute(…) takes parameters.",
             position=min(asked),
         )
-    statement, doubt = parse(text)
+    statement, doubt = context.plans.trees.parsed(text, parse)
     if not isinstance(statement, st.Query):
         raise ProgrammingError(
             "einsql('…') holds a query, and this is another statement",

@@ -189,14 +189,13 @@ class TableFunction:
         tables: dict[str, Mapping[str, str] | Error | None] = {}
         for name in self._session.names(text):
             answer = json.loads(next(rest))
+            found = _answered(name, answer, cursor)
             array = array_in_scope(frame, name)
             if isinstance(array, np.ndarray):
-                reads_it = "process-local" in json.loads(next(rest)).get("error_message", "")
-                if reads_it:  # DuckDB has no such table and would read the variable itself
-                    continue
-            tables[name] = _answered(name, answer, cursor)
-            if array is not None and isinstance(tables[name], Error):
-                tables[name] = None
+                plan = json.loads(next(rest))
+                if isinstance(found, Mapping) and _is_variable(found, plan):
+                    found = None
+            tables[name] = None if array is not None and isinstance(found, Error) else found
         return tables
 
 
@@ -242,6 +241,17 @@ def _answered(
     if re.fullmatch(r"\w+", name) is None:  # a file of another format than DuckDB's
         return None
     return ProgrammingError(f"DuckDB cannot read {name}: {answer.get('error_message')}")
+
+
+def _is_variable(types: Mapping[str, str], plan: Mapping[str, str]) -> bool:
+    """Whether DuckDB has no table of a name and reads an array of NumPy of that name instead.
+
+    Args:
+        types: The columns that it reads.
+        plan: Its plan, or the reason why the plan has no text: it reads an object of Python.
+    """
+    named = [f"column{n}" for n in range(len(types))]
+    return list(types) == named and "process-local" in plan.get("error_message", "")
 
 
 def _fitting(text: str) -> int:

@@ -57,10 +57,10 @@ def understood(
     for name, compared, value in atoms:
         if name not in keys:
             continue
-        lo, hi = box[keys[name]].tolist()
+        first, last = lo, hi = box[keys[name]].tolist()
         if compared in (">", ">=", "=="):
-            lo = max(lo, value + (compared == ">"))
+            lo = min(max(lo, value + (compared == ">")), last)
         if compared in ("<", "<=", "=="):
-            hi = min(hi, value + (compared != "<"))
+            hi = max(min(hi, value + (compared != "<")), first)
         box[keys[name]] = lo, max(lo, hi)
     return Condition(box, exact, frozenset(used))

@@ -188,6 +188,9 @@ def test_names_are_tensors_then_tables_then_variables(
 
     assert total(known=np.full((2, 2), 1.0)) == [(4.0,)]
     assert total(known=pa.table({"i": [0, 1], "val": [1.5, 2.0]})) == [(3.5,)]
+    con.register("known", pa.table({"i": [0, 1], "val": [1.0, 5.0]}))  # a view
+    assert total(known=np.full((2, 2), 1.0)) == [(6.0,)]
+    con.unregister("known")
     con.execute("CREATE TEMP TABLE known AS SELECT 1 AS i, 7.0 AS val")
     assert total(known=np.full((2, 2), 1.0)) == [(7.0,)]
     edb.register("known", np.full(3, 3.0))
@@ -251,6 +254,7 @@ PUSHED: dict[str, tuple[tuple[str, ...], int]] = {
     "SELECT k, s FROM {} WHERE i = 2 AND k > 1": (("i", "k", "s"), 2),
     "SELECT t FROM {} WHERE k BETWEEN 1 AND 2": (("k", "t"), 8),
     "SELECT s FROM {} ORDER BY s": (("s",), 16),
+    "SELECT s FROM {} WHERE i > 9223372036854775807": (("i", "s"), 16),
     "EXECUTE one(2)": (("i", "k", "s"), 4),
     "SELECT s FROM viewed WHERE i = 3": (("i", "s"), 4),
 }  # fmt: skip
