@@ -140,6 +140,23 @@ def test_a_loop_tells_its_steps(client: Client) -> None:
     assert any(s.get("newest") == "step 0  loss 6.0" for s in steps)
 
 
+def test_names_are_completed(client: Client) -> None:
+    run(client, "CREATE TENSOR weights AS SELECT a.i, a.i AS val FROM range(3) AS a(i)")
+    text = "SELECT w.v FROM wei; .he"
+    question = {"sql": text, "at": text.index(";")}
+    assert client.ask("/api/complete", question) == {
+        "replaced": 3, "words": [["weights", "tensor"]], "total": 1,
+    }  # fmt: skip
+    assert client.ask("/api/complete", {"sql": ".he", "at": 3})["words"] == []
+    run(client, f"CREATE TABLE wide({', '.join(f'c{n} INTEGER' for n in range(60))})")
+    many = client.ask("/api/complete", {"sql": "SELECT c FROM wide", "at": 8})
+    assert len(many["words"]) == 40 < 60 <= many["total"]
+    run(client, "SET enable_external_access = false")
+    assert client.ask("/api/complete", {"sql": "FROM '/", "at": 7})["words"] == []
+    for at in (-1, 9, "x", None):
+        assert client.send("POST", "/api/complete", {"sql": "SELECT a", "at": at})[0] == 400
+
+
 browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium to show the page")
 
 
@@ -253,6 +270,27 @@ def test_the_page_fits_its_window(client: Client, page: Browser, width: int) -> 
     assert page.run("""[...document.querySelectorAll('#objects .name, #tools button, #tabs button')]
       .every((e) => { const b = e.getBoundingClientRect();
         return b.left >= 0 && b.right <= innerWidth; })""")
+
+
+@browser
+def test_tab_completes_names(client: Client, page: Browser) -> None:
+    page.open(client.server.access.new_link())
+    page.wait("document.documentElement.dataset.ready === 'yes'")
+    execute(page, "CREATE TENSOR weights AS SELECT a.row, a.row AS rate FROM range(3) AS a(row)")
+    press = """document.getElementById('editor').dispatchEvent(
+      new KeyboardEvent('keydown', {{key: '{}', cancelable: true}}))"""
+    editor = "document.getElementById('editor').value"
+    write(page, "FROM wei", 8)
+    page.run(press.format("Tab"))
+    page.wait(f"{editor} === 'FROM weights'")
+    write(page, "SELECT w.r FROM weights w", 10)
+    page.run(press.format("Tab"))
+    page.wait("document.querySelectorAll('#words button').length === 2")
+    page.run(press.format("ArrowDown"))
+    page.run(press.format("Enter"))
+    assert page.run(editor) == "SELECT w.rate FROM weights w"
+    assert page.run("document.getElementById('words').hidden")
+    assert page.problems == []
 
 
 @browser

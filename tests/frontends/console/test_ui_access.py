@@ -22,7 +22,7 @@ from einsql.frontends.console.ui.workbench import Workbench
 
 SOURCE = Path(__file__).parents[3]
 READS = ("/api/catalog", "/api/status")
-WRITES = ("/api/run", "/api/plan", "/api/plot", "/api/stop")
+WRITES = ("/api/run", "/api/plan", "/api/plot", "/api/complete", "/api/stop")
 FILES = ("/", "/page.css", "/page.js", "/graph.css")
 MAKE = "CREATE TENSOR t AS SELECT a.i, a.i * 2e0 AS val FROM range(4) AS a(i)"
 

@@ -169,16 +169,28 @@ def _text(body: dict[str, Any]) -> str:
     return text
 
 
-def _plan(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
-    at, analyze = body.get("at", 0), body.get("analyze", False)
-    if not isinstance(at, int) or not isinstance(analyze, bool):
+def _complete(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
+    return workbench.complete(_text(body), _offset(body))
+
+
+def _offset(body: dict[str, Any]) -> int:
+    at = body.get("at")
+    if not isinstance(at, int) or not 0 <= at <= len(_text(body)):
         raise _RequestError
-    return workbench.plan(_text(body), at, analyze)
+    return at
+
+
+def _plan(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
+    analyze = body.get("analyze", False)
+    if not isinstance(analyze, bool):
+        raise _RequestError
+    return workbench.plan(_text(body), _offset(body), analyze)
 
 
 _POSTS: dict[str, Callable[[Workbench, dict[str, Any]], dict[str, Any]]] = {
     "/api/run": lambda workbench, body: workbench.run(_text(body)),
     "/api/plan": _plan,
+    "/api/complete": _complete,
     "/api/plot": lambda workbench, body: workbench.plot(),
     "/api/stop": lambda workbench, body: workbench.stop(),
 }
