@@ -140,6 +140,20 @@ def test_a_loop_tells_its_steps(client: Client) -> None:
     assert any(s.get("newest") == "step 0  loss 6.0" for s in steps)
 
 
+def test_the_catalog_lists_names_and_columns(client: Client) -> None:
+    run(client, "CREATE TENSOR t AS SELECT a.i, a.i AS val FROM range(3) AS a(i); "
+        "CREATE MACRO twice(x) AS x + x; CREATE VIEW v AS SELECT i FROM t")  # fmt: skip
+    assert client.ask("/api/catalog")["objects"] == [
+        {"name": "t", "kind": "tensor", "call": "", "inFrom": True},
+        {"name": "twice", "kind": "macro", "call": "twice(x)", "inFrom": False},
+        {"name": "v", "kind": "view", "call": "", "inFrom": True},
+    ]
+    columns = client.ask("/api/columns", {"name": "t"})
+    assert columns == {"columns": [["i", "key 3"], ["val", "BIGINT"]], "total": 2}
+    run(client, "DROP TENSOR t")
+    assert "error" in client.ask("/api/columns", {"name": "v"})
+
+
 def test_names_are_completed(client: Client) -> None:
     run(client, "CREATE TENSOR weights AS SELECT a.i, a.i AS val FROM range(3) AS a(i)")
     text = "SELECT w.v FROM wei; .he"
@@ -235,7 +249,10 @@ def test_names_and_values_stay_text(client: Client, page: Browser) -> None:
     )
     assert page.run("document.querySelector('#results td').textContent") == HOSTILE
     assert page.run("document.querySelector('#results th').firstChild.textContent") == HOSTILE
-    assert HOSTILE in page.run("document.getElementById('objects').textContent")
+    page.run("document.querySelector('#objects details').open = true")
+    page.wait("document.querySelectorAll('#objects li').length === 1")
+    shown = page.run("document.getElementById('objects').textContent")
+    assert shown.count(HOSTILE) == 2  # the table and its column
     execute(
         page,
         f"""CREATE TENSOR "{name}2" AS SELECT a.i, 15e-1 AS "{name}" FROM range(3) AS a(i);
@@ -266,6 +283,8 @@ def test_the_page_fits_its_window(client: Client, page: Browser, width: int) -> 
         page.run(f"document.getElementById('tab-{view}').click()")
         assert page.run("document.documentElement.scrollWidth") <= width
     page.run("document.getElementById('catalog').open = true")
+    page.run("document.querySelector('#objects details').open = true")
+    page.wait("document.querySelectorAll('#objects li').length === 2")
     assert page.run("document.documentElement.scrollWidth") <= width
     assert page.run("""[...document.querySelectorAll('#objects .name, #tools button, #tabs button')]
       .every((e) => { const b = e.getBoundingClientRect();

@@ -109,14 +109,10 @@
       const name = element("button", { class: "name", title: "Insert the name" }, ...broken(o.call || o.name));
       name.addEventListener("click", (e) => { e.preventDefault(); insert(o.name); });
       const kind = o.kind === "tensor" ? null : element("small", {}, ` ${o.kind}`);
-      if (o.columns.length === 0) return element("div", {}, name, kind);
-      const columns = o.columns.map(([column, type]) => {
-        const chosen = element("button", { class: "name", title: "Insert the name" }, ...broken(column));
-        chosen.addEventListener("click", () => insert(column));
-        return element("li", {}, chosen, element("span", {}, ` ${type}`));
-      });
-      const line = element("details", { "data-name": o.name },
-        element("summary", {}, name, kind), element("ul", {}, ...columns));
+      if (!o.inFrom) return element("div", {}, name, kind);
+      const list = element("ul");
+      const line = element("details", { "data-name": o.name }, element("summary", {}, name, kind), list);
+      line.addEventListener("toggle", () => { if (line.open && list.childElementCount === 0) columns(o.name, list); });
       line.open = opened.has(o.name);
       return line;
     });
@@ -126,6 +122,17 @@
       lines.push(hint(`${content.total} names (${content.objects.length} shown)`));
     }
     $("objects").replaceChildren(...lines);
+  }
+  async function columns(name, list) {
+    const content = await ask("/api/columns", { name }).catch((e) => ({ columns: [], error: e.message }));
+    const lines = content.columns.map(([column, type]) => {
+      const chosen = element("button", { class: "name", title: "Insert the name" }, ...broken(column));
+      chosen.addEventListener("click", () => insert(column));
+      return element("li", {}, chosen, element("span", {}, ` ${type}`));
+    });
+    if (content.error) lines.push(element("li", { class: "error" }, content.error));
+    if (content.total > lines.length) lines.push(element("li", {}, `${content.total} columns (${lines.length} shown)`));
+    list.replaceChildren(...lines);
   }
   function insert(name) {
     const word = /^[A-Za-z_]\w*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;

@@ -169,6 +169,13 @@ def _text(body: dict[str, Any]) -> str:
     return text
 
 
+def _columns(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
+    name = body.get("name")
+    if not isinstance(name, str):
+        raise _RequestError
+    return workbench.columns(name)
+
+
 def _complete(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
     return workbench.complete(_text(body), _offset(body))
 
@@ -191,6 +198,7 @@ _POSTS: dict[str, Callable[[Workbench, dict[str, Any]], dict[str, Any]]] = {
     "/api/run": lambda workbench, body: workbench.run(_text(body)),
     "/api/plan": _plan,
     "/api/complete": _complete,
+    "/api/columns": _columns,
     "/api/plot": lambda workbench, body: workbench.plot(),
     "/api/stop": lambda workbench, body: workbench.stop(),
 }

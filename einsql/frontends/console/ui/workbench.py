@@ -38,6 +38,8 @@ _COLUMNS = 200
 """The most columns of an object or a result that are sent."""
 _PLANNED = re.compile(r"\s*(?:SELECT|WITH|FROM)\b", re.IGNORECASE)
 """The begin of the statements whose plans are shown; EXPLAIN does not run them."""
+_MOMENT, _PATIENCE = 0.2, 30.0
+"""The seconds a request waits for statements, and for the catalog, a plan or a plot."""
 _STOPPING = 30.0
 """The seconds for which `stop` sends interrupts."""
 
@@ -62,7 +64,7 @@ class Workbench:
         self._lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
-        self._stopped = False
+        self._stopped = self._runs = False
         self._fraction: float | None = None
         self._started = 0.0
         self._steps = 0
@@ -82,7 +84,7 @@ class Workbench:
         results: list[dict[str, Any]] = []
         error: dict[str, Any] | None = None
         offset, statement = 0, ""
-        with self._working():
+        with self._working(runs=True):
             try:
                 for start, sql in self.connection.split(text):
                     offset, statement = start, sql  # the one that fails, if any
@@ -109,7 +111,7 @@ class Workbench:
         Raises:
             Busy: Another statement runs.
         """
-        with self._working():
+        with self._working(runs=analyze):
             try:
                 sql = self._statement_at(text, at)
                 if not sql:
@@ -154,7 +156,7 @@ class Workbench:
                 return {"hint": str(e) or "Out of memory"}
 
     def catalog(self) -> dict[str, Any]:
-        """The names of the database with their columns.
+        """The names of the database.
 
         Raises:
             Busy: A statement runs.
@@ -165,10 +167,24 @@ class Workbench:
             except Error as e:
                 return {"objects": [], "total": 0, "error": str(e)}
             listed = [
-                {"name": e.name, "kind": e.kind, "call": e.call, "columns": self._columns(e.name)}
+                {"name": e.name, "kind": e.kind, "call": e.call, "inFrom": e.in_from}
                 for e in known[:_OBJECTS]
             ]
             return {"objects": listed, "total": len(known)}
+
+    def columns(self, name: str) -> dict[str, Any]:
+        """The columns of a tensor, table or view, with types or the bounds of keys.
+
+        Raises:
+            Busy: A statement runs.
+        """
+        with self._working():
+            try:
+                listed = columns(self.connection, name)
+            except Error as e:  # the name is of a macro, or a view reads a dropped object
+                return {"columns": [], "total": 0, "error": e.reason}
+            shown = [[c.name, f"key {c.bounds}" if c.bounds else c.type] for c in listed]
+            return {"columns": shown[:_COLUMNS], "total": len(shown)}
 
     def status(self) -> dict[str, Any]:
         """The progress of the running statement."""
@@ -195,9 +211,15 @@ class Workbench:
     # ---- statements
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=0.2):
+    def _working(self, runs: bool = False) -> Iterator[None]:
+        """Waits for the connection, unless statements run on it.
+
+        Args:
+            runs: Whether this request runs statements, so that others do not wait for it.
+        """
+        if not self._lock.acquire(timeout=_MOMENT if self._runs else _PATIENCE):
             raise Busy
+        self._runs = runs
         self._stopped, self._fraction, self._steps, self._newest = False, None, 0, ""
         self._started = time.monotonic()
         self._idle.clear()
@@ -207,6 +229,7 @@ class Workbench:
             yield
         finally:
             self.connection.progress = self.connection.stepped = None
+            self._runs = False
             self._idle.set()
             self._lock.release()
 
@@ -240,13 +263,6 @@ class Workbench:
                 break
             chosen = sql
         return chosen
-
-    def _columns(self, name: str) -> list[list[str]]:
-        try:
-            listed = columns(self.connection, name)[:_COLUMNS]
-        except Error:
-            return []  # a macro, or a view that names a dropped object
-        return [[c.name, f"key {c.bounds}" if c.bounds else c.type] for c in listed]
 
 
 def _rows(cursor: einsql.Cursor) -> dict[str, Any]:
