@@ -278,7 +278,12 @@ def test_the_page_fits_its_window(client: Client, page: Browser, width: int) -> 
     long = "a_name_that_is_longer_than_any_column_of_a_narrow_window_could_be_on_a_telephone"
     execute(page, f"CREATE TENSOR {long} AS SELECT a.i, a.i * 5e-1 AS val FROM range(9) AS a(i); "
             f"SELECT i, val, {', '.join(f'val + {n} AS column_{n}' for n in range(20))} FROM {long}"
-            f"; SELECT {'x' * 200} FROM {long}")  # fmt: skip
+            f"; SELECT {'1 + ' * 50} nothing FROM {long}")  # fmt: skip
+    line, caret = page.run("document.querySelector('#results .exact').textContent").split("\n")
+    assert line.startswith("LINE 1: …")
+    assert line[caret.index("^") :].startswith("nothing")
+    assert page.run("""(({scrollWidth: needed, clientWidth: there}) => needed <= there)(
+      document.querySelector('#results .exact'))""")
     for view in ("results", "plot", "plan"):
         page.run(f"document.getElementById('tab-{view}').click()")
         assert page.run("document.documentElement.scrollWidth") <= width

@@ -50,13 +50,15 @@
     const [line, caret] = message.slice(at + 2).split("\n");
     return element("div", {}, head, element("pre", { class: "error exact" }, around(line, caret.indexOf("^"))));
   }
-  // The part of a line that fits the window, with a caret below its place.
+  // The part of a quoted line that fits the window, with a caret below its place.
   function around(line, at) {
-    const room = Math.max(20, Math.floor(($("work").clientWidth - 40) / 7.9));
-    const from = Math.max(0, Math.min(at - (room >> 1), line.length - room));
-    const start = from > 0 ? "…" + line.slice(from + 1) : line;
+    const head = /^LINE \d+: …?/.exec(line)[0].length;
+    const room = Math.max(20, Math.floor(($("work").clientWidth - 40) / 7.9)) - head;
+    const text = line.slice(head), place = at - head;
+    const from = Math.max(0, Math.min(place - (room >> 1), text.length - room));
+    const start = from > 0 ? "…" + text.slice(from + 1) : text;
     const shown = start.length > room ? start.slice(0, room - 1) + "…" : start;
-    return `${shown}\n${" ".repeat(at - from)}^`;
+    return `${line.slice(0, head)}${shown}\n${" ".repeat(at - from)}^`;
   }
   // A long name breaks after an underscore.
   const broken = (name) => name.split(/(?<=_)/).flatMap((part) => [part, element("wbr")]);
