@@ -154,6 +154,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuses a request that is no GET or POST, or no HTTP."""
+        self._refuse(code, message or "The request has a wrong form")
+
     def version_string(self) -> str:
         """The name of the server, without versions."""
         return "einsql"
