@@ -61,7 +61,8 @@ class Error(Exception):
         shown = self.sql[start : end if end >= 0 else len(self.sql)]
         column = self.position - start
         cut = max(0, column - 60)
-        shown, column = shown[cut : cut + 68], column - cut
+        rest = "…" if len(shown) > cut + 68 else ""
+        shown, column = shown[cut : cut + 68] + rest, column - cut
         head = f"LINE {self.line}: {'…' if cut else ''}"
         pad = " " * (len(head) + column)
         return f"{text}\n\n{head}{shown}\n{pad}^"

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from einsql.core.settings import SETTINGS, setting_text
 from einsql.errors import Error
@@ -17,7 +17,13 @@ from einsql.sql.parser.explain_options import FORMS, OPTIONS
 from einsql.sql.parser.syntax import LEVELS
 
 if TYPE_CHECKING:
-    from einsql.frontends.console.shell import Shell
+    import einsql
+
+
+class Connected(Protocol):
+    """A shell, or whatever else has a connection that may change."""
+
+    connection: einsql.Connection
 
 
 class Word(NamedTuple):
@@ -81,7 +87,7 @@ _NO_ALIAS = {
 class Vocabulary:
     """The words of one session; the catalog is read again after each statement."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: Connected) -> None:
         self._shell = shell
         self._entries: list[objects.Entry] | None = None
         self._columns: dict[str, list[Word]] = {}
@@ -98,7 +104,8 @@ class Vocabulary:
             return self._command(text[:at])
         before, after, inside = statement_at(text, at)
         if inside.startswith("'"):
-            return _files(inside[1:])
+            outside = self._shell.connection.settings.enable_external_access
+            return _files(inside[1:]) if outside else Completions(0, [])
         word = "" if inside else _WORD.search(before)[0]  # type: ignore[index] # the pattern always matches
         lead = before[: len(before) - len(word)]
         if inside and not inside.startswith('"'):

@@ -140,6 +140,37 @@ def test_a_loop_tells_its_steps(client: Client) -> None:
     assert any(s.get("newest") == "step 0  loss 6.0" for s in steps)
 
 
+def test_the_catalog_lists_names_and_columns(client: Client) -> None:
+    run(client, "CREATE TENSOR t AS SELECT a.i, a.i AS val FROM range(3) AS a(i); "
+        "CREATE MACRO twice(x) AS x + x; CREATE VIEW v AS SELECT i FROM t")  # fmt: skip
+    assert client.ask("/api/catalog")["objects"] == [
+        {"name": "t", "kind": "tensor", "call": "", "inFrom": True},
+        {"name": "twice", "kind": "macro", "call": "twice(x)", "inFrom": False},
+        {"name": "v", "kind": "view", "call": "", "inFrom": True},
+    ]
+    columns = client.ask("/api/columns", {"name": "t"})
+    assert columns == {"columns": [["i", "key 3"], ["val", "BIGINT"]], "total": 2}
+    run(client, "DROP TENSOR t")
+    assert "error" in client.ask("/api/columns", {"name": "v"})
+
+
+def test_names_are_completed(client: Client) -> None:
+    run(client, "CREATE TENSOR weights AS SELECT a.i, a.i AS val FROM range(3) AS a(i)")
+    text = "SELECT w.v FROM wei; .he"
+    question = {"sql": text, "at": text.index(";")}
+    assert client.ask("/api/complete", question) == {
+        "replaced": 3, "words": [["weights", "tensor"]], "total": 1,
+    }  # fmt: skip
+    assert client.ask("/api/complete", {"sql": ".he", "at": 3})["words"] == []
+    run(client, f"CREATE TABLE wide({', '.join(f'c{n} INTEGER' for n in range(60))})")
+    many = client.ask("/api/complete", {"sql": "SELECT c FROM wide", "at": 8})
+    assert len(many["words"]) == 40 < 60 <= many["total"]
+    run(client, "SET enable_external_access = false")
+    assert client.ask("/api/complete", {"sql": "FROM '/", "at": 7})["words"] == []
+    for at in (-1, 9, "x", None):
+        assert client.send("POST", "/api/complete", {"sql": "SELECT a", "at": at})[0] == 400
+
+
 browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium to show the page")
 
 
@@ -218,7 +249,10 @@ def test_names_and_values_stay_text(client: Client, page: Browser) -> None:
     )
     assert page.run("document.querySelector('#results td').textContent") == HOSTILE
     assert page.run("document.querySelector('#results th').firstChild.textContent") == HOSTILE
-    assert HOSTILE in page.run("document.getElementById('objects').textContent")
+    page.run("document.querySelector('#objects details').open = true")
+    page.wait("document.querySelectorAll('#objects li').length === 1")
+    shown = page.run("document.getElementById('objects').textContent")
+    assert shown.count(HOSTILE) == 2  # the table and its column
     execute(
         page,
         f"""CREATE TENSOR "{name}2" AS SELECT a.i, 15e-1 AS "{name}" FROM range(3) AS a(i);
@@ -244,15 +278,43 @@ def test_the_page_fits_its_window(client: Client, page: Browser, width: int) -> 
     long = "a_name_that_is_longer_than_any_column_of_a_narrow_window_could_be_on_a_telephone"
     execute(page, f"CREATE TENSOR {long} AS SELECT a.i, a.i * 5e-1 AS val FROM range(9) AS a(i); "
             f"SELECT i, val, {', '.join(f'val + {n} AS column_{n}' for n in range(20))} FROM {long}"
-            f"; SELECT {'x' * 200} FROM {long}")  # fmt: skip
+            f"; SELECT {'1 + ' * 50} nothing FROM {long}")  # fmt: skip
+    line, caret = page.run("document.querySelector('#results .exact').textContent").split("\n")
+    assert line.startswith("LINE 1: …")
+    assert line[caret.index("^") :].startswith("nothing")
+    assert page.run("""(({scrollWidth: needed, clientWidth: there}) => needed <= there)(
+      document.querySelector('#results .exact'))""")
     for view in ("results", "plot", "plan"):
         page.run(f"document.getElementById('tab-{view}').click()")
         assert page.run("document.documentElement.scrollWidth") <= width
     page.run("document.getElementById('catalog').open = true")
+    page.run("document.querySelector('#objects details').open = true")
+    page.wait("document.querySelectorAll('#objects li').length === 2")
     assert page.run("document.documentElement.scrollWidth") <= width
     assert page.run("""[...document.querySelectorAll('#objects .name, #tools button, #tabs button')]
       .every((e) => { const b = e.getBoundingClientRect();
         return b.left >= 0 && b.right <= innerWidth; })""")
+
+
+@browser
+def test_tab_completes_names(client: Client, page: Browser) -> None:
+    page.open(client.server.access.new_link())
+    page.wait("document.documentElement.dataset.ready === 'yes'")
+    execute(page, "CREATE TENSOR weights AS SELECT a.row, a.row AS rate FROM range(3) AS a(row)")
+    press = """document.getElementById('editor').dispatchEvent(
+      new KeyboardEvent('keydown', {{key: '{}', cancelable: true}}))"""
+    editor = "document.getElementById('editor').value"
+    write(page, "FROM wei", 8)
+    page.run(press.format("Tab"))
+    page.wait(f"{editor} === 'FROM weights'")
+    write(page, "SELECT w.r FROM weights w", 10)
+    page.run(press.format("Tab"))
+    page.wait("document.querySelectorAll('#words button').length === 2")
+    page.run(press.format("ArrowDown"))
+    page.run(press.format("Enter"))
+    assert page.run(editor) == "SELECT w.rate FROM weights w"
+    assert page.run("document.getElementById('words').hidden")
+    assert page.problems == []
 
 
 @browser

@@ -19,10 +19,12 @@ import pytest
 import einsql
 from einsql.frontends.console.ui.server import Server
 from einsql.frontends.console.ui.workbench import Workbench
+from tests.support.terminal import Terminal
 
 SOURCE = Path(__file__).parents[3]
 READS = ("/api/catalog", "/api/status")
-WRITES = ("/api/run", "/api/plan", "/api/plot", "/api/stop")
+WRITES = ("/api/run", "/api/plan", "/api/plot", "/api/complete", "/api/columns",
+          "/api/stop")  # fmt: skip
 FILES = ("/", "/page.css", "/page.js", "/graph.css")
 MAKE = "CREATE TENSOR t AS SELECT a.i, a.i * 2e0 AS val FROM range(4) AS a(i)"
 
@@ -164,7 +166,7 @@ def test_no_other_page_may_read_answers(client: Client) -> None:
     answers = [client.send("GET", path) for path in (*FILES, *READS, "/none")]
     answers.append(client.send("OPTIONS", "/api/run", Origin="http://evil.example",
                                Access_Control_Request_Method="POST"))  # fmt: skip
-    assert answers.pop()[0] == 501
+    assert answers[-1][0] == 501
     for _, headers, _ in answers:
         assert not [name for name in headers if name.startswith("Access-Control")]
         policy = headers["Content-Security-Policy"]
@@ -223,6 +225,34 @@ def test_the_link_is_in_a_file_of_the_user_and_nowhere_else(tmp_path: Path) -> N
     assert (process.returncode, err) == (0, "")
     assert code not in rest
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are POSIX's")
+def test_the_browser_is_started_without_the_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, program = tmp_path / "arguments", tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\necho "$@" >>{seen}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(program))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    terminal = Terminal(tmp_path, "-m", "einsql", "--ui", "-no-init")
+    try:
+        links = []
+        for _ in range(2):  # Enter makes another link
+            text = terminal.wait_for("ends the session. ")
+            links += re.findall(r"http://127\.0\.0\.1:\d+/#([\w-]{43,})", text)
+            terminal.send("\r")
+        assert len(set(links)) == 2
+        terminal.wait_for("ends the session. ")
+        terminal.send("\x03")
+        assert terminal.process.wait(60) == 0
+    finally:
+        terminal.close()
+    arguments = seen.read_text()
+    assert arguments.count("/open.html") == 3
+    assert not any(code in arguments for code in links)
+    assert not list(tmp_path.glob("einsql-*"))
 
 
 def test_requests_are_not_logged(client: Client, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import einsql
 from einsql.core.records import dataclass
+from einsql.errors import nearest
 from einsql.frontends.console.output import Output
 from einsql.frontends.console.settings import CommandError, Database, Settings
 
@@ -73,6 +74,12 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
 def unescaped(text: str) -> str:
     """The text with tabs and line ends in place of backslashes and letters."""
     return re.sub(r"\\([tnr\\])", lambda escape: _ESCAPES[escape[1]], text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question about the known name that is nearest to an unknown one; empty without one."""
+    near = nearest(name, known)
+    return "" if near is None else f'Did you mean "{near}"? '
 
 
 def switch(name: str, text: str) -> Command:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 import shutil
 
-from einsql.errors import suggest
 from einsql.frontends.console.chart import draw_chart
-from einsql.frontends.console.commands.command import CommandTarget, unescaped
+from einsql.frontends.console.commands.command import CommandTarget, did_you_mean, unescaped
 from einsql.frontends.console.delimited import ROW_ENDS, SEPARATORS
 from einsql.frontends.console.heat import draw_heat
 from einsql.frontends.console.image import save_image
@@ -25,7 +24,8 @@ def change_mode(shell: CommandTarget, words: list[str]) -> None:
         return
     mode, *table = words
     if mode not in MODES:
-        raise CommandError(f'There is no output mode "{mode}"\n{suggest(mode, MODES, "mode")}')
+        known = f"The modes are {', '.join(MODES)}."
+        raise CommandError(f'There is no output mode "{mode}"\n{did_you_mean(mode, MODES)}{known}')
     if table and mode != "insert":
         raise CommandError("Usage: .mode MODE, or .mode insert TABLE")
     settings.mode, settings.separator, settings.row_end = mode, None, None

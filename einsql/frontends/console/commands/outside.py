@@ -64,7 +64,7 @@ def import_file(shell: CommandTarget, words: list[str]) -> None:
     """Adds the rows of a file to a table or a tensor, which is created if it does not exist."""
     form, options, names = _options(words)
     if len(names) != 2:
-        raise CommandError("Usage: .import [--csv|--json|--parquet] [--OPTION VALUE]... FILE TABLE")
+        raise CommandError("Usage: .import [--csv|--json|--parquet] [--OPTION VALUE]... FILE NAME")
     path, name = os.path.expanduser(names[0]), names[1]
     suffix = Path(path).suffix.lower()
     if form is None and (options or suffix not in _KNOWN_FILES):

@@ -7,12 +7,12 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from einsql.errors import suggest
 from einsql.frontends.console.commands import catalog, formats, outside
 from einsql.frontends.console.commands.command import (
     MANY,
     Command,
     CommandTarget,
+    did_you_mean,
     switch,
     unescaped,
 )
@@ -36,8 +36,8 @@ def run_command(shell: CommandTarget, line: str) -> None:
         (name,) = begun
     command = COMMANDS.get(name)
     if command is None:
-        hint = suggest(name, COMMANDS, "command")
-        raise CommandError(f'There is no command ".{name}"\n{hint} ".help" explains them.')
+        hint = did_you_mean(name, COMMANDS)
+        raise CommandError(f'There is no command ".{name}"\n{hint}.help explains all commands.')
     if not command.backslashes:
         rest = rest.rstrip(";")
     words = [rest] if command.verbatim else _words(name, rest, command.backslashes)

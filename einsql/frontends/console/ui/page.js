@@ -47,8 +47,21 @@
     const at = message.indexOf("\n\nLINE ");
     const head = element("pre", { class: "error" }, at < 0 ? message : message.slice(0, at));
     if (at < 0) return head;
-    return element("div", {}, head, element("pre", { class: "error exact" }, message.slice(at + 2)));
+    const [line, caret] = message.slice(at + 2).split("\n");
+    return element("div", {}, head, element("pre", { class: "error exact" }, around(line, caret.indexOf("^"))));
   }
+  // The part of a quoted line that fits the window, with a caret below its place.
+  function around(line, at) {
+    const head = /^LINE \d+: …?/.exec(line)[0].length;
+    const room = Math.max(20, Math.floor(($("work").clientWidth - 40) / 7.9)) - head;
+    const text = line.slice(head), place = at - head;
+    const from = Math.max(0, Math.min(place - (room >> 1), text.length - room));
+    const start = from > 0 ? "…" + text.slice(from + 1) : text;
+    const shown = start.length > room ? start.slice(0, room - 1) + "…" : start;
+    return `${line.slice(0, head)}${shown}\n${" ".repeat(at - from)}^`;
+  }
+  // A long name breaks after an underscore.
+  const broken = (name) => name.split(/(?<=_)/).flatMap((part) => [part, element("wbr")]);
   const counted = (n, one) => `${n.toLocaleString("en")} ${one}${n === 1 ? "" : "s"}`;
   function lasting(seconds) {
     if (seconds < 1) return `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
@@ -95,17 +108,13 @@
     try { content = await ask("/api/catalog"); } catch { return; }
     const opened = new Set([...$("objects").querySelectorAll("details[open]")].map((d) => d.dataset.name));
     const lines = content.objects.map((o) => {
-      const name = element("button", { class: "name", title: "Insert the name" }, o.call || o.name);
+      const name = element("button", { class: "name", title: "Insert the name" }, ...broken(o.call || o.name));
       name.addEventListener("click", (e) => { e.preventDefault(); insert(o.name); });
       const kind = o.kind === "tensor" ? null : element("small", {}, ` ${o.kind}`);
-      if (o.columns.length === 0) return element("div", {}, name, kind);
-      const columns = o.columns.map(([column, type]) => {
-        const chosen = element("button", { class: "name", title: "Insert the name" }, column);
-        chosen.addEventListener("click", () => insert(column));
-        return element("li", {}, chosen, element("span", {}, ` ${type}`));
-      });
-      const line = element("details", { "data-name": o.name },
-        element("summary", {}, name, kind), element("ul", {}, ...columns));
+      if (!o.inFrom) return element("div", {}, name, kind);
+      const list = element("ul");
+      const line = element("details", { "data-name": o.name }, element("summary", {}, name, kind), list);
+      line.addEventListener("toggle", () => { if (line.open && list.childElementCount === 0) columns(o.name, list); });
       line.open = opened.has(o.name);
       return line;
     });
@@ -115,6 +124,17 @@
       lines.push(hint(`${content.total} names (${content.objects.length} shown)`));
     }
     $("objects").replaceChildren(...lines);
+  }
+  async function columns(name, list) {
+    const content = await ask("/api/columns", { name }).catch((e) => ({ columns: [], error: e.message }));
+    const lines = content.columns.map(([column, type]) => {
+      const chosen = element("button", { class: "name", title: "Insert the name" }, ...broken(column));
+      chosen.addEventListener("click", () => insert(column));
+      return element("li", {}, chosen, element("span", {}, ` ${type}`));
+    });
+    if (content.error) lines.push(element("li", { class: "error" }, content.error));
+    if (content.total > lines.length) lines.push(element("li", {}, `${content.total} columns (${lines.length} shown)`));
+    list.replaceChildren(...lines);
   }
   function insert(name) {
     const word = /^[A-Za-z_]\w*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;
@@ -343,6 +363,60 @@
     if (planIsOpen()) waiting = setTimeout(plan, 350);
   }
 
+  // ---- completions: Tab after a letter, a point or a quote; Tab and the arrows choose, Enter takes one
+
+  let offer = null;
+  async function complete() {
+    const place = editor.selectionStart, text = editor.value;
+    const question = { sql: text, at: characters(text, place) };
+    const p = await ask("/api/complete", question).catch(() => ({ words: [] }));
+    if (p.words.length === 0 || editor.value !== text || editor.selectionStart !== place) return;
+    const from = place - p.replaced;
+    if (p.words.length === 1) { take({ from }, p.words[0][0]); return; }
+    offer = { from, at: 0 };
+    const choices = p.words.map(([word, meaning]) => {
+      const choice = element("button", { role: "option", tabindex: "-1" }, word,
+        meaning === "" ? null : element("small", {}, ` ${meaning}`));
+      choice.dataset.word = word;
+      choice.addEventListener("click", () => take(offer, word));
+      return choice;
+    });
+    if (p.total > p.words.length) choices.push(hint(`${p.total} words (${p.words.length} shown)`));
+    $("words").replaceChildren(...choices);
+    $("words").hidden = false;
+    choose(0);
+  }
+  function choose(at) {
+    const choices = [...$("words").querySelectorAll("button")];
+    offer.at = (at + choices.length) % choices.length;
+    choices.forEach((c, n) => c.setAttribute("aria-selected", String(n === offer.at)));
+    choices[offer.at].scrollIntoView({ block: "nearest" });
+  }
+  function take(where, word) {
+    editor.setRangeText(word, where.from, editor.selectionStart, "end");
+    dismiss();
+    editor.focus();
+    edited();
+  }
+  function dismiss() {
+    offer = null;
+    $("words").hidden = true;
+  }
+  function chosen(e) {
+    if (offer === null) {
+      const before = editor.value.slice(0, editor.selectionStart);
+      if (e.key !== "Tab" || e.shiftKey || !/[\w."'/]$/.test(before)) return false;
+      complete();
+      return true;
+    }
+    const step = { Tab: e.shiftKey ? -1 : 1, ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[e.key];
+    if (step !== undefined) choose(offer.at + step);
+    else if (e.key === "Enter") take(offer, $("words").querySelectorAll("button")[offer.at].dataset.word);
+    else if (e.key === "Escape") dismiss();
+    else return false;
+    return true;
+  }
+
   // ---- keys and buttons
 
   const VIEWS = ["results", "plot", "plan"];
@@ -364,9 +438,10 @@
     $(`tab-${next}`).focus();
   });
   editor.addEventListener("keydown", (e) => {
-    if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) { e.preventDefault(); run(); }
+    if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) { e.preventDefault(); dismiss(); run(); }
+    else if (chosen(e)) e.preventDefault();
   });
-  editor.addEventListener("input", edited);
+  editor.addEventListener("input", () => { dismiss(); edited(); });
   document.addEventListener("selectionchange", () => {
     if (document.activeElement === editor && planIsOpen()) edited();
   });

@@ -27,12 +27,17 @@ def plot_of(picture: Picture) -> dict[str, Any]:
 
 
 def _chart(picture: Picture) -> dict[str, Any]:
-    names = list(picture.values)[:_LINES]
+    drawable = [n for n, a in picture.values.items() if np.isfinite(a).any()]
+    names = drawable[:_LINES]
     series = [picture.values[n].astype(np.float64) for n in names]
     known = np.concatenate([a[np.isfinite(a)] for a in series])
     least, most = float(known.min()), float(known.max())
     first, last = picture.bounds(0)
-    note = f"{len(picture.values)} columns, {_LINES} drawn" if len(picture.values) > _LINES else ""
+    note = (
+        f"{len(picture.values)} columns ({len(names)} drawn)"
+        if len(picture.values) > len(names)
+        else ""
+    )
     return {
         "kind": "chart",
         "title": f"{', '.join(names)} over {picture.keys[0]}",

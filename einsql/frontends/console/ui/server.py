@@ -154,6 +154,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuses a request that is no GET or POST, or no HTTP."""
+        self._refuse(code, message or "The request has a wrong form")
+
     def version_string(self) -> str:
         """The name of the server, without versions."""
         return "einsql"
@@ -169,16 +173,36 @@ def _text(body: dict[str, Any]) -> str:
     return text
 
 
-def _plan(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
-    at, analyze = body.get("at", 0), body.get("analyze", False)
-    if not isinstance(at, int) or not isinstance(analyze, bool):
+def _columns(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
+    name = body.get("name")
+    if not isinstance(name, str):
         raise _RequestError
-    return workbench.plan(_text(body), at, analyze)
+    return workbench.columns(name)
+
+
+def _complete(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
+    return workbench.complete(_text(body), _offset(body))
+
+
+def _offset(body: dict[str, Any]) -> int:
+    at = body.get("at")
+    if not isinstance(at, int) or not 0 <= at <= len(_text(body)):
+        raise _RequestError
+    return at
+
+
+def _plan(workbench: Workbench, body: dict[str, Any]) -> dict[str, Any]:
+    analyze = body.get("analyze", False)
+    if not isinstance(analyze, bool):
+        raise _RequestError
+    return workbench.plan(_text(body), _offset(body), analyze)
 
 
 _POSTS: dict[str, Callable[[Workbench, dict[str, Any]], dict[str, Any]]] = {
     "/api/run": lambda workbench, body: workbench.run(_text(body)),
     "/api/plan": _plan,
+    "/api/complete": _complete,
+    "/api/columns": _columns,
     "/api/plot": lambda workbench, body: workbench.plot(),
     "/api/stop": lambda workbench, body: workbench.stop(),
 }

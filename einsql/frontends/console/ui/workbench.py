@@ -15,6 +15,7 @@ from einsql.errors import Error, InterruptedError
 from einsql.explain.drawing import parts
 from einsql.explain.report import GraphReport
 from einsql.frontends.console.box import Row
+from einsql.frontends.console.completion import Vocabulary
 from einsql.frontends.console.objects import columns, entries
 from einsql.frontends.console.picture import picture_of
 from einsql.frontends.console.settings import CommandError
@@ -31,10 +32,14 @@ _RESULTS = 50
 """The most results with rows of one run, the last ones."""
 _OBJECTS = 1000
 """The most objects that the catalog lists."""
+_WORDS = 40
+"""The most words of a completion."""
 _COLUMNS = 200
 """The most columns of an object or a result that are sent."""
 _PLANNED = re.compile(r"\s*(?:SELECT|WITH|FROM)\b", re.IGNORECASE)
 """The begin of the statements whose plans are shown; EXPLAIN does not run them."""
+_MOMENT, _PATIENCE = 0.2, 30.0
+"""The seconds a request waits for statements, and for the catalog, a plan or a plot."""
 _STOPPING = 30.0
 """The seconds for which `stop` sends interrupts."""
 
@@ -49,16 +54,17 @@ class Workbench:
     Attributes:
         name: What the page calls the database.
         read_only: Whether the database is open for reading only.
+        connection: The connection.
     """
 
     def __init__(self, connection: einsql.Connection, name: str, read_only: bool) -> None:
         self.name, self.read_only = name, read_only
-        self._connection = connection
+        self.connection = connection
         self._latest: einsql.Cursor | None = None
         self._lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
-        self._stopped = False
+        self._stopped = self._runs = False
         self._fraction: float | None = None
         self._started = 0.0
         self._steps = 0
@@ -78,9 +84,9 @@ class Workbench:
         results: list[dict[str, Any]] = []
         error: dict[str, Any] | None = None
         offset, statement = 0, ""
-        with self._working():
+        with self._working(runs=True):
             try:
-                for start, sql in self._connection.split(text):
+                for start, sql in self.connection.split(text):
                     offset, statement = start, sql  # the one that fails, if any
                     if self._stopped:
                         raise InterruptedError("Stopped")
@@ -90,8 +96,8 @@ class Workbench:
             except (Error, MemoryError) as e:
                 error = _described(e, text, offset, statement)
             finally:
-                notices = list(self._connection.notices)
-                self._connection.notices.clear()
+                notices = list(self.connection.notices)
+                self.connection.notices.clear()
         return {"results": results, "error": error, "notices": notices}
 
     def plan(self, text: str, at: int, analyze: bool) -> dict[str, Any]:
@@ -105,7 +111,7 @@ class Workbench:
         Raises:
             Busy: Another statement runs.
         """
-        with self._working():
+        with self._working(runs=analyze):
             try:
                 sql = self._statement_at(text, at)
                 if not sql:
@@ -114,14 +120,26 @@ class Workbench:
                     return {
                         "hint": "Only the plans of SELECT are shown here; EXPLAIN shows others."
                     }
-                plan = self._connection.explain(sql, analyze=analyze)
-                self._connection.notices.clear()
+                plan = self.connection.explain(sql, analyze=analyze)
+                self.connection.notices.clear()
                 answer: dict[str, Any] = {"sql": sql, "text": str(plan)[:_CHARACTERS]}
                 if isinstance(plan.report, GraphReport):
                     answer["drawing"], answer["details"] = parts(plan.report)
                 return answer
             except (Error, MemoryError) as e:
                 return {"error": str(e) or "Out of memory"}
+
+    def complete(self, text: str, at: int) -> dict[str, Any]:
+        """The words that can stand at an offset of a text, and the characters they replace.
+
+        Raises:
+            Busy: A statement runs.
+        """
+        with self._working():
+            vocabulary = Vocabulary(self)
+            replaced, words = vocabulary.complete(" " + text, at + 1)  # no dot commands
+            listed = [[w.text, w.meaning] for w in words[:_WORDS]]
+            return {"replaced": replaced, "words": listed, "total": len(words)}
 
     def plot(self) -> dict[str, Any]:
         """The last result as a chart or a heat map.
@@ -138,21 +156,35 @@ class Workbench:
                 return {"hint": str(e) or "Out of memory"}
 
     def catalog(self) -> dict[str, Any]:
-        """The names of the database with their columns.
+        """The names of the database.
 
         Raises:
             Busy: A statement runs.
         """
         with self._working():
             try:
-                known = entries(self._connection)
+                known = entries(self.connection)
             except Error as e:
                 return {"objects": [], "total": 0, "error": str(e)}
             listed = [
-                {"name": e.name, "kind": e.kind, "call": e.call, "columns": self._columns(e.name)}
+                {"name": e.name, "kind": e.kind, "call": e.call, "inFrom": e.in_from}
                 for e in known[:_OBJECTS]
             ]
             return {"objects": listed, "total": len(known)}
+
+    def columns(self, name: str) -> dict[str, Any]:
+        """The columns of a tensor, table or view, with types or the bounds of keys.
+
+        Raises:
+            Busy: A statement runs.
+        """
+        with self._working():
+            try:
+                listed = columns(self.connection, name)
+            except Error as e:  # the name is of a macro, or a view reads a dropped object
+                return {"columns": [], "total": 0, "error": e.reason}
+            shown = [[c.name, f"key {c.bounds}" if c.bounds else c.type] for c in listed]
+            return {"columns": shown[:_COLUMNS], "total": len(shown)}
 
     def status(self) -> dict[str, Any]:
         """The progress of the running statement."""
@@ -172,25 +204,32 @@ class Workbench:
         end = time.monotonic() + _STOPPING
         # An interrupt between two statements is lost, so that one is not enough.
         while not self._idle.is_set() and time.monotonic() < end:
-            self._connection.interrupt()
+            self.connection.interrupt()
             self._idle.wait(0.1)
         return {"stopped": self._idle.is_set()}
 
     # ---- statements
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=0.2):
+    def _working(self, runs: bool = False) -> Iterator[None]:
+        """Waits for the connection, unless statements run on it.
+
+        Args:
+            runs: Whether this request runs statements, so that others do not wait for it.
+        """
+        if not self._lock.acquire(timeout=_MOMENT if self._runs else _PATIENCE):
             raise Busy
+        self._runs = runs
         self._stopped, self._fraction, self._steps, self._newest = False, None, 0, ""
         self._started = time.monotonic()
         self._idle.clear()
-        self._connection.progress = self._note
-        self._connection.stepped = self._note_step
+        self.connection.progress = self._note
+        self.connection.stepped = self._note_step
         try:
             yield
         finally:
-            self._connection.progress = self._connection.stepped = None
+            self.connection.progress = self.connection.stepped = None
+            self._runs = False
             self._idle.set()
             self._lock.release()
 
@@ -207,7 +246,7 @@ class Workbench:
     def _statement(self, sql: str) -> dict[str, Any]:
         self._latest = None  # releases the memory of the previous result
         start = time.perf_counter()
-        cursor = (lambda run: run(sql))(self._connection.execute)
+        cursor = (lambda run: run(sql))(self.connection.execute)
         answer: dict[str, Any] = {"sql": sql[:_CELL]}
         if cursor.description is None:
             answer["changed"] = cursor.rowcount
@@ -219,18 +258,11 @@ class Workbench:
 
     def _statement_at(self, text: str, at: int) -> str:
         chosen = ""
-        for offset, sql in self._connection.split(text):
+        for offset, sql in self.connection.split(text):
             if offset > at and chosen:
                 break
             chosen = sql
         return chosen
-
-    def _columns(self, name: str) -> list[list[str]]:
-        try:
-            listed = columns(self._connection, name)[:_COLUMNS]
-        except Error:
-            return []  # a macro, or a view that names a dropped object
-        return [[c.name, f"key {c.bounds}" if c.bounds else c.type] for c in listed]
 
 
 def _rows(cursor: einsql.Cursor) -> dict[str, Any]:
