@@ -92,7 +92,7 @@ def described(ctx: Context, text: str, query: object) -> Description:
         with ctx.store.snapshot():
             return hybrid_plan.described(ctx, hybrid_plan.split(ctx, text, query.refusal))
     except UnknownHere as unknown:
-        if hybrid_plan.names_ours(unknown):
+        if failures.names_ours(unknown):
             raise query.refusal from None
         raise
 
