@@ -26,7 +26,7 @@ import numpy as np
 
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, OperationalError, ProgrammingError
-from einsql.frontends.duckdb.inputs import READ, Input, read
+from einsql.frontends.duckdb.inputs import READ, SYSTEM, Input, read
 from einsql.frontends.duckdb.scans import Query
 from einsql.frontends.duckdb.session import GivenScope, Session, bind_text, in_text
 from einsql.frontends.duckdb.tables import table_schema
@@ -119,7 +119,8 @@ class TableFunction:
         probes = []
         for name in self._session.names(text):
             table = in_quotes(name)
-            probes.append(f"SELECT list_aggregate([1], typeof({_ROW})) FROM {table} AS {_ROW}")
+            kind = f"{SYSTEM}.typeof({_ROW})"
+            probes.append(f"SELECT {SYSTEM}.list_aggregate([1], {kind}) FROM {table} AS {_ROW}")
             if isinstance(array_in_scope(frame, name), np.ndarray):
                 probes.append(f"FROM {table}")
         return probes
@@ -219,13 +220,15 @@ def check_free(con: DuckDBPyConnection) -> None:
 
 
 def _create_macro(con: DuckDBPyConnection, number: int) -> None:
-    con.execute(
-        "CREATE OR REPLACE TEMP MACRO einsql(sql) AS TABLE FROM query(__einsql_bound("
-        f"{number}, sql, list_transform(__einsql_probes({number}, sql), "
-        "lambda probe: json_serialize_plan(probe)::VARCHAR), "
-        "current_setting('enable_external_access') AND "
-        "current_setting('python_enable_replacements')))"
+    own = f"{SYSTEM}.__einsql_"
+    external = " AND ".join(
+        f"{SYSTEM}.current_setting('{name}')"
+        for name in ("enable_external_access", "python_enable_replacements")
     )
+    plan = f"lambda probe: {SYSTEM}.json_serialize_plan(probe)::VARCHAR"
+    answers = f"{SYSTEM}.list_transform({own}probes({number}, sql), {plan})"
+    bound = f"{own}bound({number}, sql, {answers}, {external})"
+    con.execute(f"CREATE OR REPLACE TEMP MACRO einsql(sql) AS TABLE FROM {SYSTEM}.query({bound})")
 
 
 def _answered(

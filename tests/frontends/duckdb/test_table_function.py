@@ -309,7 +309,13 @@ def test_each_connection_has_its_own(con: duckdb.DuckDBPyConnection, edb: Attach
     )
 
 
-def test_a_function_of_the_users_is_kept(con: duckdb.DuckDBPyConnection) -> None:
+def test_functions_of_the_users_are_kept(con: duckdb.DuckDBPyConnection) -> None:
+    for name in ("typeof", "list", "list_aggregate", "list_transform", "json_serialize_plan",
+                 "current_setting"):  # fmt: skip
+        con.execute(f"CREATE MACRO {name}(a, b := 1) AS 0")
+    con.execute("CREATE MACRO query(a) AS TABLE SELECT 0")
+    with einsql.attach(con):
+        assert rows(con, f"FROM {SUMS} ORDER BY i") == sums(con)
     con.execute("CREATE TEMP MACRO einsql(a) AS TABLE SELECT a")
     with pytest.raises(einsql.ProgrammingError, match="temp has a table_macro named einsql"):
         einsql.attach(con)
