@@ -20,7 +20,7 @@ from einsql.frontends.duckdb import Attached, table_function
 from einsql.frontends.duckdb.scans import Query
 from einsql.planner.plan import Plan
 
-RUNS = int(os.environ.get("EINSQL_RUNS", "40"))
+RUNS = int(os.environ.get("EINSQL_RUNS", "16"))
 SUMS = "einsql('SELECT i, SUM(val) AS s FROM x GROUP BY i')"
 PRODUCT = (
     "einsql('SELECT a.i, b.i AS k, SUM(a.val * b.val) AS s, "
