@@ -22,6 +22,8 @@ _inputs: WeakValueDictionary[int, Input] = WeakValueDictionary()
 
 EXAMPLE = 10**7
 """Greatest number of elements of an example. They take no memory unless binding copies them."""
+SYSTEM = "system.main"
+"""The schema of DuckDB's functions; a macro of the user's may have the same name elsewhere."""
 READ = "__einsql_read"
 """DuckDB's name of the function `read`."""
 
@@ -59,7 +61,8 @@ class Input:
         casts = enumerate(self._schema.casts)
         row = ", ".join(f"c{n}: {cast}" for n, cast in casts)
         table = in_quotes(self._schema.name)
-        return f"SELECT {READ}({self._number}, list({{{row}}})) FROM {table} AS __einsql_row"
+        rows = f"{SYSTEM}.list({{{row}}})"
+        return f"SELECT {SYSTEM}.{READ}({self._number}, {rows}) FROM {table} AS __einsql_row"
 
     def fill(self, rows: pa.StructArray) -> None:
         """Keeps the rows of the table.

@@ -50,6 +50,7 @@ class Query:
         found: Mapping[str, object],
         inputs: Mapping[str, Input],
         external: bool,
+        parameters: Sequence[object],
     ) -> None:
         self.schema = _schema(bound.relation)
         self.inputs = inputs
@@ -58,6 +59,7 @@ class Query:
         self._text = text
         self._columns = _named(bound.relation)
         self._external = external
+        self._parameters = parameters
         self._found = {n: a for n, a in found.items() if n not in inputs}
         self._refusal: forks.Refusal | None = None
         forks.register(self)
@@ -90,7 +92,10 @@ class Query:
         relations = {n: own.relation for n, own in self.inputs.items()}
         known = {n.lower(): r for n, r in {**self._found, **relations}.items()}
         scope = GivenScope(lambda name: known.get(name.lower()), None)
-        with kernels.running, self._session.beside(scope, self._external) as context:
+        with (
+            kernels.running,
+            self._session.beside(scope, self._external, self._parameters) as context,
+        ):
             bound, names = self._bound(context, wanted, where)
             return plan_query(context, bound).result(bound.inputs, context.tick), names
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from einsql.planner.context import CallerScope, Context
 from einsql.planner.plan_cache import PlanCache
 from einsql.planner.queries import Bound, bind_query, plan_query
 from einsql.session.connection import Connection
+from einsql.sql.parameters.values import check_given
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parameter_marks import mark
@@ -141,7 +142,9 @@ class Session(Connection):
                         yield name
 
     @contextmanager
-    def beside(self, scope: GivenScope, external: bool) -> Iterator[Context]:
+    def beside(
+        self, scope: GivenScope, external: bool, parameters: Sequence[object]
+    ) -> Iterator[Context]:
         """The services for one query that DuckDB runs, beside statements of this session.
 
         It takes no lock of the session: DuckDB holds its connection's lock, and a thread that
@@ -150,6 +153,7 @@ class Session(Connection):
         Args:
             scope: The names of the query.
             external: Whether DuckDB's settings allow to read variables and files.
+            parameters: The values of the query's parameters.
         """
         self.check_open()
         settings = self.context.settings
@@ -161,6 +165,7 @@ class Session(Connection):
                 settings, enable_external_access=settings.enable_external_access and external
             ),
             scope=scope,
+            parameters=parameters,
             notices=[],
             progress=Progress(),
             plans=plans,
@@ -198,8 +203,16 @@ def bind_text(context: Context, text: str) -> Bound:
     """Binds the text of one query.
 
     Raises:
-        Error: The query is wrong.
+        Error: The query is wrong, or the values are not those of its parameters.
     """
+    asked = mark(text).numbers
+    if asked and not context.parameters:
+        raise ProgrammingError(
+            "Parameters do not reach the text in einsql('…')",
+            hint="Give values beside it: con.sql(\"FROM einsql('… $rate …', {'rate': 0.5})\").",
+            position=min(asked),
+        )
+    check_given(text, len(context.parameters))
     return bind_query(context, parsed(context, text))
 
 
@@ -207,15 +220,8 @@ def parsed(context: Context, text: str) -> exp.Query:
     """The syntax tree of a query.
 
     Raises:
-        Error: The text is no query, or it has parameters.
+        Error: The text is no query.
     """
-    asked = mark(text).numbers
-    if asked:
-        raise ProgrammingError(
-            "Parameters do not reach the text in einsql('…')",
-            hint="Write the value in it; edb.session.execute(…) takes parameters.",
-            position=min(asked),
-        )
     statement, doubt = context.plans.trees.parsed(text, parse)
     if not isinstance(statement, st.Query):
         raise ProgrammingError(

@@ -26,10 +26,11 @@ import numpy as np
 
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, OperationalError, ProgrammingError
-from einsql.frontends.duckdb.inputs import READ, Input, read
+from einsql.frontends.duckdb.inputs import READ, SYSTEM, Input, read
 from einsql.frontends.duckdb.scans import Query
 from einsql.frontends.duckdb.session import GivenScope, Session, bind_text, in_text
 from einsql.frontends.duckdb.tables import table_schema
+from einsql.session.cursor import given_values
 from einsql.storage.duckdb import streams
 from einsql.storage.host_arrays import array_in_scope
 
@@ -67,7 +68,10 @@ def create_functions(con: DuckDBPyConnection) -> None:
 
     con.create_function("__einsql_probes", _probes, ["BIGINT", "VARCHAR"], "VARCHAR[]")
     con.create_function(
-        "__einsql_bound", _bound, ["BIGINT", "VARCHAR", "VARCHAR[]", "BOOLEAN"], "VARCHAR"
+        "__einsql_bound",
+        _bound,
+        ["BIGINT", "VARCHAR", "VARCHAR[]", "BOOLEAN", "VARCHAR"],
+        "VARCHAR",
     )
     arrow = PythonUDFType.ARROW
     con.create_function(READ, read, None, "BIGINT", type=arrow, null_handling=SPECIAL)
@@ -119,13 +123,19 @@ class TableFunction:
         probes = []
         for name in self._session.names(text):
             table = in_quotes(name)
-            probes.append(f"SELECT list_aggregate([1], typeof({_ROW})) FROM {table} AS {_ROW}")
+            kind = f"{SYSTEM}.typeof({_ROW})"
+            probes.append(f"SELECT {SYSTEM}.list_aggregate([1], {kind}) FROM {table} AS {_ROW}")
             if isinstance(array_in_scope(frame, name), np.ndarray):
                 probes.append(f"FROM {table}")
         return probes
 
     def bound(
-        self, text: str, answers: Sequence[str], external: bool, frame: FrameType | None
+        self,
+        text: str,
+        answers: Sequence[str],
+        external: bool,
+        parameters: str,
+        frame: FrameType | None,
     ) -> str:
         """Binds a query.
 
@@ -133,6 +143,7 @@ class TableFunction:
             text: The query.
             answers: DuckDB's answers to its probes.
             external: Whether DuckDB's settings allow to read variables and files.
+            parameters: The values of the query's parameters, as a list or an object in JSON.
             frame: The frame whose variables the query may name.
 
         Returns:
@@ -146,6 +157,7 @@ class TableFunction:
             tables = self._tables(text, answers, frame, cursor)
             inputs: dict[str, Input] = {}
             extent = _fitting(text)
+            values = given_values(text, json.loads(parameters))
 
             def given(name: str) -> object | None:
                 table = tables.get(name)
@@ -158,9 +170,9 @@ class TableFunction:
                 return inputs[name].example(extent)
 
             scope = GivenScope(given, frame)
-            with self._session.beside(scope, external) as context:
+            with self._session.beside(scope, external, values) as context:
                 bound = in_text(lambda own: bind_text(context, own), text)
-            query = Query(self._session, text, bound, scope.found, inputs, external)
+            query = Query(self._session, text, bound, scope.found, inputs, external, values)
             source = cursor._register_source(streams.data_set(query))
             self._keep(query, source)
         finally:
@@ -219,13 +231,22 @@ def check_free(con: DuckDBPyConnection) -> None:
 
 
 def _create_macro(con: DuckDBPyConnection, number: int) -> None:
-    con.execute(
-        "CREATE OR REPLACE TEMP MACRO einsql(sql) AS TABLE FROM query(__einsql_bound("
-        f"{number}, sql, list_transform(__einsql_probes({number}, sql), "
-        "lambda probe: json_serialize_plan(probe)::VARCHAR), "
-        "current_setting('enable_external_access') AND "
-        "current_setting('python_enable_replacements')))"
+    own = f"{SYSTEM}.__einsql_"
+    external = " AND ".join(
+        f"{SYSTEM}.current_setting('{name}')"
+        for name in ("enable_external_access", "python_enable_replacements")
     )
+    plan = f"lambda probe: {SYSTEM}.json_serialize_plan(probe)::VARCHAR"
+    answers = f"{SYSTEM}.list_transform({own}probes({number}, sql), {plan})"
+    bound = f"{own}bound({number}, sql, {answers}, {external}"
+    forms = (
+        f"({names}) AS TABLE (FROM {SYSTEM}.query({bound}, {values})))"
+        for names, values in (
+            ("sql", "'[]'"),
+            ("sql, parameters", f"{SYSTEM}.to_json(parameters)::VARCHAR"),
+        )
+    )
+    con.execute(f"CREATE OR REPLACE TEMP MACRO einsql{', '.join(forms)}")
 
 
 def _answered(
@@ -279,8 +300,8 @@ def _probes(number: int, text: str) -> list[str]:
     return _of(number).probes(text, _caller())
 
 
-def _bound(number: int, text: str, answers: list[str], external: bool) -> str:
-    return _of(number).bound(text, answers, external, _caller())
+def _bound(number: int, text: str, answers: list[str], external: bool, parameters: str) -> str:
+    return _of(number).bound(text, answers, external, parameters, _caller())
 
 
 def _of(number: int) -> TableFunction:

@@ -20,7 +20,7 @@ from einsql.frontends.duckdb import Attached, table_function
 from einsql.frontends.duckdb.scans import Query
 from einsql.planner.plan import Plan
 
-RUNS = int(os.environ.get("EINSQL_RUNS", "40"))
+RUNS = int(os.environ.get("EINSQL_RUNS", "16"))
 SUMS = "einsql('SELECT i, SUM(val) AS s FROM x GROUP BY i')"
 PRODUCT = (
     "einsql('SELECT a.i, b.i AS k, SUM(a.val * b.val) AS s, "
@@ -138,6 +138,21 @@ def test_views_macros_and_prepared_statements_read_tables_anew(
 
 
 @pytest.mark.usefixtures("edb")
+def test_parameters_stand_in_the_query(con: duckdb.DuckDBPyConnection) -> None:
+    inner = "SELECT i, j, val * $rate AS v FROM x WHERE val > $least"
+    above = f"einsql('{inner}', {{'rate': %s, 'least': %s}})"
+    known = "(SELECT i, j, val * %s AS v FROM x WHERE val > %s)"
+    con.execute(f"PREPARE above AS SELECT v FROM {above % ('$1', '$2')} WHERE i = $3 ORDER BY v")
+    for values in ((2, 3.5, 1), (0.5, 1, 2)):
+        expected = rows(con, f"SELECT v FROM {known % values[:2]} WHERE i = {values[2]} ORDER BY v")
+        assert rows(con, f"EXECUTE above{values}") == expected
+        client = f"SELECT v FROM {above % ('?', '?')} WHERE i = ? ORDER BY v"
+        assert rows(con, client, list(values)) == expected
+    mixed = "FROM einsql('SELECT SUM(val) + ? AS s FROM x WHERE i < ?', [0.25, 2])"
+    assert rows(con, mixed) == rows(con, "SELECT sum(val) + 0.25 FROM x WHERE i < 2")
+
+
+@pytest.mark.usefixtures("edb")
 def test_relations_run_when_they_are_fetched(con: duckdb.DuckDBPyConnection) -> None:
     relation = con.sql(f"FROM {SUMS}")
     assert relation.columns == ["i", "s"]
@@ -214,6 +229,8 @@ WRONG = {
     "FROM einsql('SELECT 1 AS a; SELECT 2 AS b')": "takes one query, not 2",
     "FROM einsql('DROP TENSOR x')": "holds a query",
     "FROM einsql('SELECT SUM(val) * ? AS s FROM x')": "Parameters do not reach",
+    "FROM einsql('SELECT SUM(val) * ? AS s FROM x', [1, 2])": "2 were given",
+    "FROM einsql('SELECT SUM(val) * $n AS s FROM x', {'m': 1})": "$n has no value",
     "FROM einsql('SELECT SUM(val) AS s FROM nowhere')": 'no tensor "nowhere"',
     "FROM einsql('SELECT SUM(even) AS s FROM broken')": "DuckDB cannot read broken",
     "FROM einsql('SELECT SUM(val) AS s FROM twice')": "twice has several rows for i = 1",
@@ -309,7 +326,13 @@ def test_each_connection_has_its_own(con: duckdb.DuckDBPyConnection, edb: Attach
     )
 
 
-def test_a_function_of_the_users_is_kept(con: duckdb.DuckDBPyConnection) -> None:
+def test_functions_of_the_users_are_kept(con: duckdb.DuckDBPyConnection) -> None:
+    for name in ("typeof", "list", "list_aggregate", "list_transform", "json_serialize_plan",
+                 "current_setting"):  # fmt: skip
+        con.execute(f"CREATE MACRO {name}(a, b := 1) AS 0")
+    con.execute("CREATE MACRO query(a) AS TABLE SELECT 0")
+    with einsql.attach(con):
+        assert rows(con, f"FROM {SUMS} ORDER BY i") == sums(con)
     con.execute("CREATE TEMP MACRO einsql(a) AS TABLE SELECT a")
     with pytest.raises(einsql.ProgrammingError, match="temp has a table_macro named einsql"):
         einsql.attach(con)
