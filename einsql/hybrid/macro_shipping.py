@@ -137,7 +137,8 @@ def _macro(definition: Definition, parts: Parts) -> str:
         return parts.bind(tree, foreign)
 
     # A parameter hides the tensor of its name.
-    splitter = Splitter(definition.text, replace(parts, bind=bind, why=[], wrong=[]))
+    own = replace(parts, bind=bind, why=[], wrong=[])
+    splitter = Splitter(definition.text, own, of_macro=True)
     words = [t.text.upper() for t in splitter.structure.tokens]
     kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
     split_statement(splitter, kind + 1, dict.fromkeys(names))

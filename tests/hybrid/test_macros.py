@@ -60,6 +60,8 @@ def macros(con: einsql.Connection) -> einsql.Connection:
         ("SELECT n, (SELECT s FROM total(t)) FROM t ORDER BY n", None, [("a", 4.0), ("b", 4.0)]),
         ("SELECT all_of() || ''", None, [("66.0",)]),
         ("SELECT n || row_of(r) FROM t ORDER BY 1", None, [("a6.0",), ("b38.0",)]),
+        ("WITH x AS (SELECT 'q' AS s) SELECT n || row_of(r) || s FROM t, x ORDER BY 1", None,
+         [("a6.0q",), ("b38.0q",)]),
         ("SELECT val FROM softmax((SELECT r, c, v AS val FROM t), c)", None, [(1.0,), (1.0,)]),
     ],
 )  # fmt: skip

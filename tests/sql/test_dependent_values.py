@@ -101,7 +101,9 @@ def test_cuts_gradients_and_parameters(
     ("query", "reason", "hint"),
     [
         ("SELECT t, SUM(val) + val AS v FROM x GROUP BY t",
-         'Column "val" must be in GROUP BY', "d is not in GROUP BY"),
+         'Column "val" must be in GROUP BY', ": x.d is not in GROUP BY"),
+        ("SELECT x.t, SUM(x.val) + b.val AS v FROM x, b GROUP BY x.t",
+         'Column "val" must be in GROUP BY', ": b.o is not in GROUP BY"),
         ("SELECT SUM(x.val) + b.val AS v FROM x, b",
          'Column "val" must be in GROUP BY', "or MIN(val)"),
     ],

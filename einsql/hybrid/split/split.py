@@ -110,14 +110,19 @@ def shown(name: str, columns: Sequence[str]) -> str:
 class Splitter:
     """Splits the text of a statement, a view or a macro."""
 
-    def __init__(self, sql: str, parts: Parts, within: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, sql: str, parts: Parts, within: tuple[str, ...] = (), of_macro: bool = False
+    ) -> None:
         """Reads the structure of a text.
 
         Args:
             sql: The text.
             parts: The shared state; fragments are added to it.
             within: The table macros under expansion, outermost first.
+            of_macro: Whether the text is a macro, whose tensors are qualified. DuckDB would read
+                the caller's WITH in the place of other names.
         """
+        self.of_macro = of_macro
         self.sql = sql
         self.parts = parts
         self.within = within
@@ -334,6 +339,15 @@ class Splitter:
             self._item(start, end, reference, scope)
         elif not reference.is_text:
             self.expose(reference.name, scope)
+            if self.of_macro and reference.name.lower() in self.parts.relations:
+                self._qualify(start, end, reference, scope)
+
+    def _qualify(self, start: int, end: int, reference: Reference, scope: Scope) -> None:
+        """Names a tensor or view by its schema, unless a name of WITH hides it."""
+        if reference.name.lower() not in scope:
+            name = in_quotes(reference.name)
+            alias = "" if reference.aliased else f" AS {name}"
+            self.edits.replace(start, end, f"temp.main.{name}{alias}")
 
     def _is_system_table(self, start: int, end: int, reference: Reference) -> bool:
         """Replaces a system table of DuckDB by a query that also lists tensors and views."""

@@ -11,6 +11,7 @@ from dataclasses import field
 from einsql.core.records import dataclass
 from einsql.ir.einsum.graph import Expr, Label, labels_of, operands_of, relabel, renumber
 from einsql.sql.binder.domain import Domain
+from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed
 
 
@@ -47,9 +48,15 @@ class DependentValues:
             self.groups, self.labels, self.operands = groups, {k: k for k in self.keys}, {}
         return Typed(self._carried(typed.value), typed.type, self._carried(typed.valid))
 
-    def free_keys(self, typed: Typed) -> list[str]:
-        """The keys without which GROUP BY does not determine a column."""
-        return sorted(self._undetermined(typed.value) | self._undetermined(typed.valid))
+    def free_keys(self, typed: Typed, scope: Scope) -> list[str]:
+        """The columns without which GROUP BY does not determine another one, as `table.key`."""
+        free = self._undetermined(typed.value) | self._undetermined(typed.valid)
+        keys: dict[str, str] = {}
+        for source in scope.sources:
+            for name, column in source.columns:
+                if isinstance(column.value, Label):
+                    keys.setdefault(self.rows.find(column.value.name), f"{source.alias}.{name}")
+        return sorted(keys[label] for label in free if label in keys)
 
     def _undetermined(self, expr: Expr) -> set[str]:
         """The free labels that an expression depends on and that are not grouped."""

@@ -326,8 +326,8 @@ class SelectBinder:
             dependent = self.dependent.column(resolved, self.domain)
             if dependent is not None:
                 return dependent
-            free = self.dependent.free_keys(resolved)
-            if free != [name]:
+            free = self.dependent.free_keys(resolved, self.scope)
+            if free and not isinstance(resolved.value, Label):
                 hint += f" A group has several {name}s: {', '.join(free)} is not in GROUP BY."
         raise ProgrammingError(
             f'Column "{name}" must be in GROUP BY or inside an aggregate', hint=hint
