@@ -18,9 +18,11 @@ _LONG = 1_000_000
 
 
 def _duckbox(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
+    if not style.cut and not style.columnwise:
+        return grid.typed_box(columns, rows, style)
     shown = excerpt(rows, style.maxrows, style.total)
     draw = draw_columns if style.columnwise else draw_box
-    return draw(columns, shown, null=style.null_text, width=style.width)
+    return draw(columns, shown, null=style.null_text, width=style.width if style.cut else None)
 
 
 def _growing(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
