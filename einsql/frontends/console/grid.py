@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from einsql.core.records import dataclass
 from einsql.frontends.console.style import Style, texts
 from einsql.storage.results.box import Row, centred, display_width, padded
 from einsql.storage.results.value_text import Column, format_cell
+
+_NARROWEST = 12
+"""The least width to which the texts of a column are folded, in cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,11 @@ def box(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterato
     return _framed(columns, rows, style, BOX)
 
 
+def typed_box(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
+    """A table with box characters, of all rows, with a line of types."""
+    return _framed(columns, rows, style, BOX, types=True)
+
+
 def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
     """A table of ASCII characters."""
     return _framed(columns, rows, style, TABLE)
@@ -40,26 +49,28 @@ def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Itera
 
 def column(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
     """Columns without a frame."""
-    grid = _Grid(columns, rows, style)
+    grid = _Grid(columns, rows, style, 2 * (len(columns) - 1))
     if style.headers:
-        yield "  ".join(grid.placed(grid.names)).rstrip()
+        yield from ("  ".join(line).rstrip() for line in grid.lines(grid.heads[0]))
         yield "  ".join("-" * width for width in grid.widths)
     for cells in grid.cells:
-        yield "  ".join(grid.placed(cells)).rstrip()
+        yield from ("  ".join(line).rstrip() for line in grid.lines(cells))
 
 
 def _framed(
-    columns: Sequence[Column], rows: Iterable[Row], style: Style, frame: Frame
+    columns: Sequence[Column], rows: Iterable[Row], style: Style, frame: Frame, types: bool = False
 ) -> Iterator[str]:
-    grid = _Grid(columns, rows, style)
+    grid = _Grid(columns, rows, style, 3 * len(columns) + 1, types)
     left, between, right = frame.edges
     above, below, end = (_rule(rule, grid.widths) for rule in frame.rules)
-    names = map(centred, grid.names, grid.widths)
     yield above
-    yield left + between.join(names) + right
+    for head in grid.heads:
+        for line in grid.lines(head, centred):
+            yield left + between.join(line) + right
     yield below
     for cells in grid.cells:
-        yield left + between.join(grid.placed(cells)) + right
+        for line in grid.lines(cells):
+            yield left + between.join(line) + right
     yield end
 
 
@@ -68,22 +79,83 @@ def _rule(rule: str, widths: Sequence[int]) -> str:
 
 
 class _Grid:
-    """The texts of a result with the width and the alignment of each column."""
+    """The texts of a result with the width and the alignment of each column.
 
-    def __init__(self, columns: Sequence[Column], rows: Iterable[Row], style: Style) -> None:
-        self.names = [format_cell(c.name, "", "") for c in columns]
+    On a terminal, the texts of wide columns continue on further lines, so that nothing is cut.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        rows: Iterable[Row],
+        style: Style,
+        between: int,
+        types: bool = False,
+    ) -> None:
+        """Reads the rows.
+
+        Args:
+            columns: The columns, in order.
+            rows: The rows.
+            style: The settings of the mode.
+            between: The width of a line without its cells.
+            types: Whether the types are below the names.
+        """
+        self.heads = [[format_cell(c.name, "", "") for c in columns]]
+        if types:
+            self.heads.append([c.displayed_type for c in columns])
         self.cells = [texts(columns, row, style) for row in rows]
         count = len(columns)
         wanted = [*style.widths[:count], *[0] * (count - len(style.widths))]
-        self.widths = [
-            max(abs(least), *(display_width(line[n]) for line in (self.names, *self.cells)))
+        needed = [
+            max(abs(least), *(display_width(line[n]) for line in (*self.heads, *self.cells)))
             for n, least in enumerate(wanted)
         ]
+        self.widths = needed if style.width is None else _fitted(needed, style.width - between)
         self._right = [
             least < 0 or (least == 0 and c.is_numeric)
             for least, c in zip(wanted, columns, strict=True)
         ]
 
-    def placed(self, cells: Sequence[str]) -> Iterator[str]:
-        """The cells, padded to the widths of their columns."""
-        return map(padded, cells, self.widths, self._right)
+    def lines(
+        self, cells: Sequence[str], place: Callable[[str, int], str] | None = None
+    ) -> Iterator[list[str]]:
+        """The lines of a row, each with the padded texts of all columns.
+
+        Args:
+            cells: The texts of the row.
+            place: The function that pads a text; None for the alignment of its column.
+        """
+        for line in zip_longest(*map(folded, cells, self.widths), fillvalue=""):
+            if place is None:
+                yield list(map(padded, line, self.widths, self._right))
+            else:
+                yield list(map(place, line, self.widths))
+
+
+def _fitted(widths: list[int], room: int) -> list[int]:
+    """The widths, of which the greatest are reduced until their sum fits."""
+    cap = max(widths)
+    while cap > _NARROWEST and sum(min(width, cap) for width in widths) > room:
+        cap -= 1
+    return [min(width, cap) for width in widths]
+
+
+def folded(text: str, width: int) -> list[str]:
+    """The text in lines of at most this width in cells, which end between words if possible."""
+    if display_width(text) <= width:
+        return [text]
+    lines, line = list[str](), ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if display_width(longer) <= width:
+            line = longer
+            continue
+        if line:
+            lines.append(line)
+        while display_width(word) > width:
+            start = next(n for n in range(len(word), 0, -1) if display_width(word[:n]) <= width)
+            lines.append(word[:start])
+            word = word[start:]
+        line = word
+    return [*lines, line]

@@ -18,10 +18,13 @@ _LONG = 1_000_000
 
 
 def _duckbox(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
+    if not style.cut and not style.columnwise:
+        return grid.typed_box(columns, rows, style)
     shown = excerpt(rows, style.maxrows, style.total)
     draw = draw_columns if style.columnwise else draw_box
-    more = "; .last shows all" if style.width else ""
-    return draw(columns, shown, null=style.null_text, width=style.width, more=more)
+    width = style.width if style.cut else None
+    more = "; .last shows all" if width else ""
+    return draw(columns, shown, null=style.null_text, width=width, more=more)
 
 
 def _growing(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:

@@ -234,7 +234,7 @@ class Shell:
             raise CommandError("There is no result to print yet; run a SELECT first, then .last")
         cursor.rewind()
         total, first = self.work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
-        style = replace(self._style(total), maxrows=0, width=None)
+        style = replace(self._style(total), maxrows=0, cut=False)
         self._print(columns_of(cursor.description), _rows(first, cursor), style)
 
     def _print(self, columns: Sequence[Column], rows: Iterable[Row], style: Style) -> None:

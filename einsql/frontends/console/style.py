@@ -23,6 +23,8 @@ class Style:
         widths: The least widths of the columns of `column`, `table` and `box`, from the first
             one; the texts of a column with a negative width are right-aligned.
         columnwise: Whether `duckbox` has a line for each column instead of each row.
+        cut: Whether `duckbox` cuts texts and omits columns to fit the width; otherwise texts
+            continue on further lines.
         table: The table that the statements of `insert` fill, as SQL spells it.
     """
 
@@ -34,6 +36,7 @@ class Style:
     separator: str | None = None
     widths: tuple[int, ...] = ()
     columnwise: bool = False
+    cut: bool = True
     table: str = '"table"'
 
     @property

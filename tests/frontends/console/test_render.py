@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from einsql.frontends.console.grid import folded
 from einsql.frontends.console.render import MODES, excerpt, render
 from einsql.frontends.console.style import Style
 from einsql.storage.results.box import Excerpt, Row, display_width, draw_box
@@ -168,11 +169,31 @@ def test_widths_and_columns_change_a_table() -> None:
     assert narrow[-1] == "  9 rows (3 shown); .last shows all"
 
 
+@given(st.lists(st.text(max_size=40), min_size=2, max_size=4), st.integers(61, 90))
+@settings(max_examples=100)
+def test_a_grid_on_a_terminal_folds_texts_and_cuts_none(cells: list[str], width: int) -> None:
+    columns = [Column(f"c{n}", "VARCHAR") for n in range(len(cells))]
+    for mode in ("column", "table", "box"):
+        lines = list(render(mode, columns, [tuple(cells)], Style(width=width)))
+        assert max(map(display_width, lines)) <= width
+    for cell in cells:
+        text = format_cell(cell, "VARCHAR", "")
+        for part in folded(text, 7):
+            assert display_width(part) <= 7
+        assert "".join(folded(text, 7)).replace(" ", "") == text.replace(" ", "")
+    assert folded("words end here, unbroken", 10) == ["words end", "here,", "unbroken"]
+
+
 def test_a_table_on_a_terminal_says_what_it_cuts() -> None:
     columns = [Column("text", "VARCHAR")]
     lines = list(render("duckbox", columns, [("word " * 20,)], Style(width=40)))
     assert "…" in lines[4]
     assert lines[-1] == "  texts cut at …; .last shows all"
+    rows: list[Row] = [("some words",)] * 50
+    lines = list(render("duckbox", columns, rows, Style(width=10, maxrows=0, cut=False)))
+    assert lines[:6] == ["┌────────────┐", "│    text    │", "│  varchar   │", "├────────────┤",
+                         "│ some words │", "│ some words │"]  # fmt: skip
+    assert len(lines) == 55
 
 
 def test_plans_are_printed_as_they_are() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from einsql.frontends.console import colours
 from einsql.frontends.console.heat import means
 from einsql.frontends.console.picture import Picture
-from einsql.frontends.console.values import short
+from einsql.storage.results.value_text import short
 
 _POINTS = 1000
 """The most points of a line; longer ones are drawn by the least and greatest of each part."""

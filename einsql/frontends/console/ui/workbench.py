@@ -14,13 +14,13 @@ import einsql
 from einsql.errors import Error, InterruptedError
 from einsql.explain.drawing import parts
 from einsql.explain.report import GraphReport
-from einsql.frontends.console.box import Row
 from einsql.frontends.console.completion import Vocabulary
 from einsql.frontends.console.objects import columns, entries
 from einsql.frontends.console.picture import picture_of
 from einsql.frontends.console.settings import CommandError
 from einsql.frontends.console.ui.plots import plot_of
-from einsql.frontends.console.values import columns_of, format_cell
+from einsql.storage.results.box import Row
+from einsql.storage.results.value_text import columns_of, format_cell
 
 ROWS = 1000
 """The most rows of a result that are sent to the page."""
