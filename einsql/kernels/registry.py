@@ -213,6 +213,13 @@ def _over_elements(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     """Compiles a node over the stored elements of sparse operands, if it is no product with a
     dense operand, which has a kernel of its own.
     """
+    keyed = sparse.with_constant_keys(node)
+    if keyed is not None:
+        compiled_keyed = _over_elements(keyed, jit)
+        if compiled_keyed is None:
+            return None
+        run_keyed = sparse.without_constant_keys(node, compiled_keyed.run)
+        return replace(compiled_keyed, run=run_keyed)
     free = sparse.with_free_labels(node)
 
     def compiled(has_loops: bool) -> Runner | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from einsql import kernels
@@ -12,7 +13,7 @@ from einsql.core.settings import Settings
 from einsql.engine.executor import Program
 from einsql.engine.step import Compile, FindGroups
 from einsql.errors import DataError, NotSupportedError, OperationalError
-from einsql.ir.einsum.graph import EinSum, Node, walk
+from einsql.ir.einsum.graph import EinSum, Node, stored_operands, walk
 from einsql.optimizer import GROUP_NODES
 from einsql.storage.relation import MAX_AXES
 
@@ -76,8 +77,12 @@ def joining(settings: Settings) -> Join:
     return lambda nodes, visible: kernels.join(nodes, visible, compiler(settings))
 
 
-def check_domains(*roots: Node) -> None:
+def check_domains(*roots: Node, by_elements: bool = True) -> None:
     """Rejects graphs with keys beyond the limits of arrays and counters.
+
+    Args:
+        roots: The results of the graph.
+        by_elements: Whether a node visits the elements of sparse operands, whatever their bounds.
 
     Raises:
         NotSupportedError: A node has more labels than an array can have axes.
@@ -96,8 +101,23 @@ def check_domains(*roots: Node) -> None:
         for a in node.axes:
             if a.lo < least or a.hi > most:  # exclusive bounds are BIGINTs too
                 raise DataError(f"Overflow: the key {a.label} ranges over [{a.lo}, {a.hi})")
-        if node.points > MOST_POINTS:
+        points = _visited(node) if by_elements else node.points
+        if points > MOST_POINTS:
             raise OperationalError(
-                f"The statement ranges over {node.points:,} combinations of keys",
+                f"The statement ranges over {points:,} combinations of keys",
                 hint="Narrow the keys with WHERE, or join them.",
             )
+
+
+def _visited(node: EinSum) -> int:
+    """The points of a node, or those of its result and of one element of each sparse operand.
+
+    Positions in key order of a sparse operand are counted, too.
+    """
+    numbers = stored_operands(node)
+    largest = max((node.operands[n].source.schema.size for n in numbers), default=0)
+    if not numbers or largest > MOST_POINTS:
+        return node.points
+    stored = {x for n in numbers for x in node.operands[n].labels}
+    others = prod(a.extent for a in node.axes if a.define is None and a.label not in stored)
+    return max(others, node.schema.size)

@@ -17,7 +17,7 @@ from einsql.core.settings import Settings
 from einsql.core.unknowns import Recorder
 from einsql.engine.step import GraphExecutor, Tick
 from einsql.errors import NotSupportedError, OperationalError
-from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput, walk
+from einsql.ir.einsum.graph import EinSum, Input, Node, PartInput, Roots, TableInput
 from einsql.optimizer import Optimized, optimize
 from einsql.planner.compile import check_domains, compiled
 from einsql.planner.dependencies import (
@@ -33,7 +33,9 @@ from einsql.planner.dependencies import (
 from einsql.planner.plan import Plan, described, result_columns, unverified
 from einsql.planner.stored_inputs import (
     boxes_read,
+    dense_reads,
     idle_reason,
+    inputs_of,
     parts_input,
     pattern_of,
     stored_input,
@@ -360,7 +362,7 @@ class BinderCatalog:
         """
         if self.settings.device == "cpu":
             return compiled(root, self.settings, self.memory, more, self.tiled)
-        check_domains(root)
+        check_domains(root, by_elements=False)
         return device_program.DeviceProgram(root, self.settings, self.store.lasts)
 
     @property
@@ -404,11 +406,6 @@ def key_column(name: str) -> Column:
     return Column(name, DType.BIGINT, key=name)
 
 
-def inputs_of(*roots: Node) -> list[Input]:
-    """Returns the inputs of a graph."""
-    return [n for n in walk(*roots) if isinstance(n, Input)]
-
-
 def make_plan(
     relation: Relation, catalog: BinderCatalog, notices: list[str], more: Sequence[Node] = ()
 ) -> Plan:
@@ -432,6 +429,7 @@ def make_plan(
         relation.node, *more, disabled=settings.disabled_rules, sited=several,
         alone=target is ExecutionTarget.CPU,
     )  # fmt: skip
+    notices.extend(text for text in dense_reads(optimized.roots) if text not in notices)
     keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
     ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
     if catalog.recorder is not None:

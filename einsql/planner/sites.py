@@ -60,7 +60,7 @@ def sited(roots: Roots, settings: Settings) -> SitePlan:
     Raises:
         Error: See `check_domains`, or the plan file of the settings does not fit the graph.
     """
-    check_domains(*roots)
+    check_domains(*roots, by_elements=False)
     sites, strategy = settings.sites, settings.strategy
     objective, disabled = objective_of(settings), settings.disabled_rules
     groups = groups_in(roots, settings)
@@ -91,7 +91,7 @@ def ordered(optimized: Optimized, settings: Settings) -> tuple[Optimized, SitePl
     splits = any(step.rule is FACTOR_ORDER for step in optimized.trace)
     if not splits or settings.sites == 1 or settings.strategy not in ("eindecomp", "exact"):
         return optimized, sited(optimized.roots, settings)
-    check_domains(*optimized.roots)
+    check_domains(*optimized.roots, by_elements=False)
     search = _OrderSearch(optimized, settings)
     if settings.plan is not None:
         for ranks in search.all_ranks():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,15 @@ from einsql.core.settings import Settings, mesh_text, points
 from einsql.core.sparse.matrix import sparse_of
 from einsql.core.sparse.pattern import Pattern
 from einsql.core.units import plural
-from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
+from einsql.ir.einsum.graph import (
+    EinSum,
+    Input,
+    Node,
+    Roots,
+    filled_operands,
+    stored_operands,
+    walk,
+)
 from einsql.storage.fields import Fields
 
 if TYPE_CHECKING:
@@ -29,6 +37,10 @@ else:  # takes 20 ms; only several sites need it
     _kept_sums = LazyModule("einsql.ir.einsum.kept_sums")
     _partition = LazyModule("einsql.ir.partition")
     _layout = LazyModule("einsql.ir.layout")
+
+
+NOTICED = 2**24
+"""Keys from which there is a notice if a sparse tensor becomes an array: it takes over 80 MB."""
 
 
 def stored_input(name: str, tensor: Tensor, settings: Settings, sites: int) -> Input:
@@ -58,6 +70,29 @@ def pattern_of(fields: Fields, sites: int) -> Pattern | None:
     """The positions of sparse fields' elements, for cuts over several sites; else None."""
     few = sparse_of(fields) if sites > 1 else None
     return None if few is None else Pattern(few)
+
+
+def inputs_of(*roots: Node) -> list[Input]:
+    """Returns the inputs of a graph."""
+    return [n for n in walk(*roots) if isinstance(n, Input)]
+
+
+def dense_reads(roots: Roots) -> Iterator[str]:
+    """Yields a notice for each large sparse tensor that a graph reads as an array."""
+    for node in walk(*roots):
+        if not isinstance(node, EinSum):
+            continue
+        by_elements = {*stored_operands(node), *filled_operands(node)}
+        for n, o in enumerate(node.operands):
+            source = o.source
+            if n in by_elements or not (isinstance(source, Input) and source.sparse):
+                continue
+            if source.schema.size >= NOTICED:
+                shape = " × ".join(f"{extent:,}" for extent in source.schema.shape)
+                yield (
+                    f"{source.name} is sparse, and becomes an array of {shape} for this statement, "
+                    "which computes a key of it or compares two of them"
+                )
 
 
 def parts_input(name: str, tensor: Tensor, settings: Settings) -> Input:

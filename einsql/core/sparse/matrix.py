@@ -23,6 +23,11 @@ FEW = 16
 the positions of all elements, which takes 20 ms for 10 of 5 M elements to compute them."""
 
 
+ROWS, ROWS_EACH = 2**24, 1000
+"""The greatest number of rows of another arrangement of elements, or of rows for each element: it
+stores the start of every row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compressed:
     """A sparse tensor in compressed sparse row format (CSR).
@@ -288,6 +293,15 @@ def at_cells(extents: Extents, cells: np.ndarray) -> tuple[Compressed, np.ndarra
     return sorted_matrix(extents, *np.divmod(cells, max(1, matrix_shape(extents)[1])))
 
 
+def reshaped(matrix: Compressed, extents: Extents) -> Compressed:
+    """The elements of a tensor as one of other keys, with the same positions in key order."""
+    if matrix_shape(extents) == matrix.shape:
+        return Compressed(extents, matrix.starts, matrix.columns, matrix.values)
+    cells = matrix.rows * matrix.shape[1] + matrix.columns
+    structure, _ = at_cells(extents, cells)
+    return structure.of(matrix.values[structure.values])
+
+
 def transposed(matrix: Compressed) -> Compressed:
     """The transposed matrix, row by row."""
     from scipy.sparse import csr_array  # takes 0.2 s, and few statements need it
@@ -449,6 +463,11 @@ class Sparse:
         if values is None:
             values = turned.values[name] = matrix.values[turned.structure.values]
         return turned.structure.of(values)
+
+    def can_have_rows_of(self, key: int) -> bool:
+        """Whether the elements by rows of a key take little memory."""
+        most = max(ROWS, ROWS_EACH * self.matrix.stored)
+        return self._is_by_rows_of(key) or self.extents[key] <= most
 
     def has_rows_of(self, key: int) -> bool:
         """Whether the elements by rows of a key need not be computed."""

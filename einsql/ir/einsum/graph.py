@@ -327,6 +327,15 @@ def filled_operands(node: EinSum) -> tuple[int, ...]:
     return tuple(sorted({*_sparse_operands(node)} - {*stored_operands(node)}))
 
 
+def constant_labels(node: EinSum) -> set[str]:
+    """The labels of a node that have one value, a constant within their bounds."""
+    return {
+        a.label
+        for a in node.axes
+        if isinstance(a.define, Const) and a.lo <= a.define.integer < a.hi
+    }
+
+
 def where_absent(expr: Expr, numbers: Container[int], flag: str = PRESENT) -> Expr:
     """An expression where operands have no element, as far as their flags decide it."""
 
@@ -346,8 +355,8 @@ def where_absent(expr: Expr, numbers: Container[int], flag: str = PRESENT) -> Ex
 
 
 def _sparse_operands(node: EinSum) -> Iterator[int]:
-    """The operands that may be sparse and whose labels are free and different."""
-    free = {a.label for a in node.axes if a.define is None}
+    """The operands that may be sparse and whose labels are different, and free or constants."""
+    free = {a.label for a in node.axes if a.define is None} | constant_labels(node)
     for n, o in enumerate(node.operands):
         if o.source.sparse and len(labels := set(o.labels)) == len(o.labels) and labels <= free:
             yield n
@@ -376,9 +385,12 @@ def _keeps_sparse(node: EinSum) -> bool:
 def _has_few_keys(node: EinSum, numbers: tuple[int, ...]) -> bool:
     """Whether the elements of sparse operands have few of the keys of a node's result.
 
-    Those of one operand do if the result has its keys. Those of matrices do as a matrix.
+    Those of one operand do if the result has its keys, except those that have one value in a map.
+    Those of matrices do as a matrix.
     """
-    keys = [set(node.operands[n].labels) for n in numbers]
+    is_map = any(o.reduction is None for o in node.outputs)
+    fixed = constant_labels(node) if is_map else set()
+    keys = [set(node.operands[n].labels) - fixed for n in numbers]
     if any(own <= set(node.keys) for own in keys):
         return True
     if len(node.keys) < 2:

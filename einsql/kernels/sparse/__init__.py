@@ -18,7 +18,13 @@ have one value (`filled.py`, `unstored.py`).
 from einsql.kernels.sparse.elements import over_elements
 from einsql.kernels.sparse.filled import over_filled
 from einsql.kernels.sparse.run import compile_sparse
-from einsql.kernels.sparse.stored import narrowed, over_parts, with_free_labels
+from einsql.kernels.sparse.stored import (
+    narrowed,
+    over_parts,
+    with_constant_keys,
+    with_free_labels,
+    without_constant_keys,
+)
 
 __all__ = [
     "compile_sparse",
@@ -26,5 +32,7 @@ __all__ = [
     "over_elements",
     "over_filled",
     "over_parts",
+    "with_constant_keys",
     "with_free_labels",
+    "without_constant_keys",
 ]

@@ -152,7 +152,9 @@ class _Elements:
         if same is not None:
             return same
         if self.rows is not None:
-            return self.rows.run(operands, tick)
+            by_rows = self.rows.run(operands, tick)
+            if by_rows is not None:
+                return by_rows
         mapped = self._mapped(operands)
         if mapped is not None:
             return mapped
@@ -258,7 +260,8 @@ class _Elements:
         values: dict[str, list[np.ndarray]] = {}
         width = BYTES + sum(f.dtype.numpy.itemsize for f in self.node.schema.fields)
         done = 0
-        for joined in parts(ordered):
+        # Parts have different keys of the result if their rows are one of these keys.
+        for joined in parts(ordered, ordered[0].labels[0] in keys):
             tick(0.0)
             at = numbers_of([joined.places[x] for x in keys], extents)
             groups: np.ndarray | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from einsql.core.records import dataclass
-from einsql.core.sparse.matrix import Compressed, by_rows_of
+from einsql.core.sparse.matrix import ROWS, ROWS_EACH, Compressed, by_rows_of
 from einsql.core.sparse.numbering import numbers_of
 
 MOST = 2**22
@@ -37,8 +37,11 @@ class Side:
     labels: tuple[str, ...]
 
     def by(self, label: str) -> Side:
-        """The side with a label as that of its rows; a side with one label is unchanged."""
+        """The side with a label as that of its rows; unchanged with one label or many rows."""
         if len(self.labels) == 1 or self.labels[0] == label:
+            return self
+        most = max(ROWS, ROWS_EACH * self.matrix.stored)
+        if self.matrix.extents[self.labels.index(label)] > most:
             return self
         others = tuple(x for x in self.labels if x != label)
         axis = self.labels.index(label)

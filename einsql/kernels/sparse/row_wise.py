@@ -126,8 +126,8 @@ class RowWise:
         self.chosen: dict[tuple[int, ...], Route] = {}
         self.prepared: _Prepared | None = None
 
-    def run(self, operands: Sequence[Arrays], tick: Tick) -> Arrays:
-        """The node's result."""
+    def run(self, operands: Sequence[Arrays], tick: Tick) -> Arrays | None:
+        """The node's result; None if rows of an operand would take much memory."""
         fields: dict[int, Sparse] = {}
         for n in self.driving:
             few = sparse_of(operands[n])
@@ -135,7 +135,10 @@ class RowWise:
             fields[n] = few
         prepared = self.prepared
         if prepared is None or not prepared.is_of(fields):
-            prepared = self.prepare(fields, tick)
+            route = self.route(fields)
+            if route is None:
+                return None
+            prepared = self.prepare(route, fields, tick)
         arrays = [*operands, *prepared.more]
         for n, elements in prepared.elements.items():
             arrays[n] = elements
@@ -145,9 +148,8 @@ class RowWise:
         computed = prepared.loops.run(arrays, prepared.boxes, tick)
         return computed if structure is None else _sparse(structure, computed, prepared.is_ordered)
 
-    def prepare(self, fields: Mapping[int, Sparse], tick: Tick) -> _Prepared:
+    def prepare(self, route: Route, fields: Mapping[int, Sparse], tick: Tick) -> _Prepared:
         """Arranges the operands by rows; the arrangement of constant operands is kept."""
-        route = self.route(fields)
         parts = {v.number: self.part(fields[v.number], v) for v in route.visits}
         sizes = [size_of(parts[v.number], fields[v.number].is_constant) for v in route.visits]
         more = [ends_of_rows(parts[v.number]) for v in route.visits]
@@ -178,13 +180,18 @@ class RowWise:
 
     # ---- the operands
 
-    def route(self, fields: Mapping[int, Sparse]) -> Route:
-        """The route with the fewest points."""
-        if len(self.routes) == 1:
-            return self.routes[0]
+    def route(self, fields: Mapping[int, Sparse]) -> Route | None:
+        """The route with the fewest points; None if each one takes too many rows."""
+        routes = [
+            route
+            for route in self.routes
+            if all(fields[v.number].can_have_rows_of(key_of(self.node, v)) for v in route.visits)
+        ]
+        if len(routes) < 2:
+            return routes[0] if routes else None
         stored = {n: few.matrix.stored for n, few in fields.items()}
         sizes = tuple(stored.values())
-        if sizes not in self.chosen:
+        if sizes not in self.chosen or self.chosen[sizes] not in routes:
             if len(self.chosen) == SIZES:
                 self.chosen.clear()
 
@@ -203,7 +210,7 @@ class RowWise:
                 )
                 return points_of(route, stored, counts) + TURN * turned
 
-            self.chosen[sizes] = min(self.routes, key=cost)
+            self.chosen[sizes] = min(routes, key=cost)
         return self.chosen[sizes]
 
     def part(self, few: Sparse, visit: Visit, name: str | None = None) -> Compressed:

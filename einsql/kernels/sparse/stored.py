@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import Compressed, sparse_of, transposed
+from einsql.core.sparse.arrays import Elements
+from einsql.core.sparse.matrix import Compressed, reshaped, sparse_of, transposed
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -23,8 +24,11 @@ from einsql.ir.einsum.graph import (
     Value,
     conj,
     conjuncts,
+    constant_labels,
+    filled_operands,
     labels_of,
     renumber,
+    stored_operands,
 )
 from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress, share
 from einsql.kernels.scalars import values_of
@@ -302,15 +306,62 @@ def with_free_labels(node: EinSum) -> EinSum:
     key with several values, as the result has all of them.
     """
     is_map = any(o.reduction is None for o in node.outputs)
-    axes = tuple(
-        Axis(a.label, a.define.integer, a.define.integer + 1)
-        if isinstance(a.define, Const)
-        and a.lo <= a.define.integer < a.hi
-        and (a.extent == 1 if a.label in node.keys else not is_map)
-        else a
+    constant = constant_labels(node)
+    chosen = {
+        a.label
         for a in node.axes
-    )
-    return node if axes == node.axes else replace(node, axes=axes)
+        if a.label in constant and (a.extent == 1 if a.label in node.keys else not is_map)
+    }
+    return _freed(node, chosen)
+
+
+def with_constant_keys(node: EinSum) -> EinSum | None:
+    """A map with a key of one value for each constant label of sparse operands; None without any.
+
+    The positions of its result in key order are those of the map's result.
+    """
+    if not any(o.reduction is None for o in node.outputs):
+        return None
+    numbers = stored_operands(node) or filled_operands(node)
+    order = [x for n in numbers for x in node.operands[n].labels]
+    more = (constant_labels(node) & set(order)) - set(node.keys)
+    if not more:
+        return None
+    keys = list(node.keys)
+    for label in dict.fromkeys(x for x in order if x in more):
+        before = order[order.index(label) - 1] if order.index(label) else None
+        keys.insert(keys.index(before) + 1 if before in keys else 0, label)
+    return replace(_freed(node, more), keys=tuple(keys), hint=(), grid=())
+
+
+def without_constant_keys(node: EinSum, run: Runner) -> Runner:
+    """The runner of a node, from that of the node with constant keys."""
+    shape = node.schema.shape
+
+    def without(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        computed = run(operands, tick)
+        few = sparse_of(computed)
+        if few is None:
+            return {name: array.reshape(shape) for name, array in computed.items()}
+        structure = reshaped(few.taken(), shape)
+        values = {name: few.taken(name).values for name in few.names if name != PRESENT}
+        return Elements(structure, values, few.fills)  # type: ignore[return-value] # by `may_be_sparse`
+
+    return without
+
+
+def _freed(node: EinSum, chosen: Set[str]) -> EinSum:
+    """The node with a free label of one value for each of some constant labels."""
+    if not chosen:
+        return node
+
+    def axis(a: Axis) -> Axis:
+        if a.label not in chosen:
+            return a
+        assert isinstance(a.define, Const)
+        return Axis(a.label, a.define.integer, a.define.integer + 1)
+
+    return replace(node, axes=tuple(map(axis, node.axes)))
 
 
 def narrowed(node: EinSum) -> EinSum | None:
