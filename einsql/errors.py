@@ -121,7 +121,9 @@ class UnknownHere(ProgrammingError):  # noqa: N818 - DuckDB may know it
         """Adds the names of DuckDB's tables to the names in the hint."""
         tables = [t for t in tables if t.lower() not in map(str.lower, self.known)]
         if self.relation and (tables or self.known):
-            self.hint = suggest(self.relation, [*self.known, *tables], "names")
+            listing = suggest(self.relation, self.known, "tensors")
+            names = suggest(self.relation, [*self.known, *tables], "names")
+            self.hint = self.hint.replace(listing, names) if listing in self.hint else names
 
     @property
     def outside(self) -> str:
