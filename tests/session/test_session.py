@@ -278,3 +278,18 @@ def test_a_closed_connection_leaves_nothing_to_the_garbage_collector() -> None:
         assert seen() is None
     finally:
         gc.enable()
+
+
+def test_a_cursor_rewinds_to_the_first_row() -> None:
+    con = einsql.connect()
+    for sql in ("SELECT a.i FROM range(4) AS a(i)", "SELECT 'x' AS s UNION ALL SELECT 'y'"):
+        cursor = con.execute(sql)
+        first = cursor.fetchone()
+        cursor.rewind()
+        rows = cursor.fetchall()
+        assert rows[0] == first
+        cursor.rewind()
+        assert cursor.fetchall() == rows
+    cursor.close()
+    with pytest.raises(einsql.InterfaceError, match="closed"):
+        cursor.rewind()

@@ -119,25 +119,20 @@ def test_stop_cancels_the_statement_and_those_after_it(client: Client) -> None:
 
 
 def test_a_loop_tells_its_steps(client: Client) -> None:
-    steps: list[Any] = []
     desk: Workbench = client.server.workbench
+    seen: list[Any] = []
+
+    def probe(x: float) -> float:
+        seen.append(desk.status())
+        return x
+
+    desk.connection.create_function("probe", probe, trace=False)
     run(client, "CREATE TENSOR w AS SELECT a.i, 1e0 AS val FROM range(3) AS a(i)")
-    loop = ("FOR step IN range(2) DO UPDATE w SET val = w.val * 2; "
-            "SELECT SUM(val) AS loss FROM w; END FOR")  # fmt: skip
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.is_set():
-            steps.append(desk.status())
-            done.wait(0.0005)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    answer = run(client, loop)
-    done.set()
-    thread.join()
-    assert answer["results"][0]["rows"] == [["0", "6.0"], ["1", "12.0"]]
-    assert any(s.get("newest") == "step 0  loss 6.0" for s in steps)
+    (answer,) = run(client, "FOR step IN range(2) DO UPDATE w SET val = w.val * 2; "
+                    "SELECT probe(SUM(val)) AS loss FROM w; END FOR")["results"]  # fmt: skip
+    assert answer["rows"] == [["0", "6.0"], ["1", "12.0"]]
+    assert (seen[-1]["running"], seen[-1]["steps"]) == (True, 1)
+    assert seen[-1]["newest"] == "step 0  loss 6.0"
 
 
 def test_the_catalog_lists_names_and_columns(client: Client) -> None:
