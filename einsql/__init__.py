@@ -13,7 +13,7 @@ import datetime
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -183,6 +183,34 @@ def sql(query: str, *, params: Parameters = None, alias: str = "") -> Relation:
 
 
 query = sql
+
+
+def from_df(df: object) -> Relation:
+    """Returns the relation of a DataFrame or an Arrow table; see `Connection.from_df`."""
+    return default_connection().from_df(df)
+
+
+from_arrow = from_df
+
+
+def values(*rows: object) -> Relation:
+    """Returns the relation of rows of values; see `Connection.values`."""
+    return default_connection().values(*rows)
+
+
+def read_csv(path: str | Iterable[str], **options: object) -> Relation:
+    """Returns the relation of CSV files; see `Connection.read_csv`."""
+    return default_connection().read_csv(path, **options)
+
+
+def read_parquet(path: str | Iterable[str], **options: object) -> Relation:
+    """Returns the relation of Parquet files; see `Connection.read_parquet`."""
+    return default_connection().read_parquet(path, **options)
+
+
+def read_json(path: str | Iterable[str], **options: object) -> Relation:
+    """Returns the relation of JSON files; see `Connection.read_json`."""
+    return default_connection().read_json(path, **options)
 
 
 @guarded

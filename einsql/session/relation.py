@@ -423,6 +423,30 @@ def source_of(query: object, parameters: Parameters) -> Source:
     return Source(query, {}, values)
 
 
+def values_source(rows: Sequence[object]) -> Source:
+    """Returns the source of rows of values.
+
+    Args:
+        rows: A tuple or a list for each row; or the values of one row.
+
+    Raises:
+        InterfaceError: There are no values, or the rows differ in length.
+    """
+    are_rows = bool(rows) and all(isinstance(row, tuple | list) for row in rows)
+    table = [list(row) for row in rows if isinstance(row, tuple | list)] if are_rows else [rows]
+    widths = {len(row) for row in table}
+    if len(widths) != 1 or widths == {0}:
+        raise InterfaceError(
+            "values() takes rows with the same number of values",
+            hint="Write con.values([1, 'a']) or con.values((1, 'a'), (2, 'b')).",
+        )
+    row_text = f"({', '.join('?' * widths.pop())})"
+    return source_of(
+        f"SELECT * FROM (VALUES {', '.join([row_text] * len(table))})",
+        [value for row in table for value in row],
+    )
+
+
 def rows_source(rows: object) -> Source:
     """The source that reads a DataFrame or an Arrow table."""
     name = fresh_name()

@@ -71,6 +71,17 @@ class Shortcuts(_Connection):
 
     from_arrow = from_df
 
+    def values(self, *rows: object) -> Relation:
+        """Returns the relation of rows of values.
+
+        Args:
+            rows: A tuple or a list for each row; or the values of one row.
+
+        Raises:
+            InterfaceError: There are no values, or the rows differ in length.
+        """
+        return self._related(_relations.values_source(rows), None)
+
     def read_csv(self, path: str | Iterable[str], **options: object) -> Relation:
         """Returns the relation of CSV files, with the options of DuckDB's read_csv."""
         return self._reading("read_csv", path, options)
