@@ -88,7 +88,8 @@ def graph_report(
     nodes = _with_groups(nodes, operations, placed)
     program = program_report(asked, plan, measure, inputs)
     nodes = _with_kernels(nodes, plan.program.steps, program.steps or ())
-    origins = origins_of(roots, getattr(asked.statement, "tree", None))
+    written = getattr(asked.statement, "tree", None) or getattr(asked.statement, "query", None)
+    origins = origins_of(roots, written)
     parts = {names[key]: texts for key, texts in origins.items()}
     nodes = [replace(node, origins=parts[node.id]) for node in nodes]
     return GraphReport(

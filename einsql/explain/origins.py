@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 else:
     exp = LazyModule("sqlglot.exp")
 
+MAIN = "SELECT"
+"""The origin of what is in no part of WITH."""
+
 
 def origins_of(roots: Roots, statement: exp.Expr | None) -> dict[int, tuple[str, ...]]:
     """Returns the origins of the operations of a graph.
@@ -21,24 +24,29 @@ def origins_of(roots: Roots, statement: exp.Expr | None) -> dict[int, tuple[str,
 
     Args:
         roots: The optimized graph.
-        statement: The statement's syntax; None gives no lines.
+        statement: The statement's syntax: a query or a change; None gives no lines.
 
     Returns:
         Texts such as "softmax in p (lines 2 to 4)", by the id of the node.
     """
     spans = {} if statement is None else _spans(statement)
+    kind = "SELECT" if statement is None else statement.key.upper()
     nodes = [n for n in walk(*roots) if isinstance(n, EinSum)]
     origins = {id(n): n.origins for n in nodes}
     for node in reversed(nodes):  # readers first
         for operand in node.operands:
             if not origins.get(id(operand.source), ("",)):
                 origins[id(operand.source)] = origins[id(node)]
-    return {key: tuple(_with_lines(o, spans) for o in texts) for key, texts in origins.items()}
+    return {
+        key: tuple(_with_lines(o, spans, kind) for o in texts) for key, texts in origins.items()
+    }
 
 
-def _with_lines(origin: str, spans: dict[str, tuple[int, int]]) -> str:
-    """An origin with the lines of the part that it names last."""
-    part = origin.rsplit(" in ", 1)[-1]
+def _with_lines(origin: str, spans: dict[str, tuple[int, int]], kind: str) -> str:
+    """An origin with the lines of the part that it names last; `kind` is that of the statement."""
+    macro, _, part = origin.rpartition(" in ")
+    if part == MAIN:
+        origin = f"{macro} in {kind}" if macro else kind
     if part not in spans:
         return origin
     first, last = spans[part]
@@ -51,7 +59,7 @@ def _spans(statement: exp.Expr) -> dict[str, tuple[int, int]]:
     parts = {} if clause is None else {cte.alias: cte for cte in clause.expressions}
     spans = {name: span for name, cte in parts.items() if (span := _lines(cte, None)) is not None}
     rest = _lines(statement, clause)
-    return spans if rest is None else {**spans, "SELECT": rest}
+    return spans if rest is None else {**spans, MAIN: rest}
 
 
 def _lines(node: exp.Expr, without: exp.Expr | None) -> tuple[int, int] | None:

@@ -111,3 +111,14 @@ def test_the_json_has_times_and_origins(con: einsql.Connection) -> None:
     assert plan["run"]["seconds"] >= plan["run"]["compiling"] >= 0
     assert {"z (lines 1 to 2)"} <= {o for n in plan["nodes"] for o in n["origins"]}
     assert "run" not in con.explain(NETWORK).to_dict()
+
+
+def test_changes_are_named_by_their_kind(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR v (n DIM(30), val DOUBLE) DEFAULT 0")
+    change = (
+        "WITH m AS (SELECT n, MAX(val) AS val FROM x GROUP BY n)\nUPDATE v SET val = m.val + 1 "
+    )
+    text = "\n".join(times(con, change + "FROM m WHERE m.n = v.n"))
+    assert "m (line 1)" in text
+    assert "UPDATE" in text
+    assert "SELECT" not in text
