@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,3 +101,14 @@ def test_a_closed_connection_says_so_when_its_result_prints() -> None:
     cursor = con.execute("SELECT 1 AS x")
     con.close()
     assert repr(cursor) == "<einsql.Cursor: The connection is closed>"
+
+
+def test_zoned_timestamps_without_their_package_are_refused_with_a_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)  # an import raises ImportError
+    con = einsql.connect()
+    zoned = "SELECT TIMESTAMPTZ '2024-01-01 00:00:00+00' AS t"
+    with pytest.raises(einsql.InterfaceError, match="need the package pytz"):
+        con.execute(zoned).fetchall()
+    assert con.execute(zoned).fetch_arrow_table().num_rows == 1

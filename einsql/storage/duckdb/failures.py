@@ -115,6 +115,12 @@ def translate(error: Any, sql: str) -> errors.Error:
     )
     error_class = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
     message = str(error)
+    if "module 'pytz'" in message:  # followed by a traceback
+        return errors.InterfaceError(
+            "Python's values of TIMESTAMP WITH TIME ZONE need the package pytz",
+            hint="pip install pytz; or cast them to VARCHAR or TIMESTAMP, or use fetch_df() or "
+            "fetch_arrow_table().",
+        )
     if isinstance(error, UnicodeDecodeError):
         message = error.object.decode(errors="replace")
     elif "nanobind::str()" in message:  # the same error from DuckDB's Python package
