@@ -16,6 +16,8 @@ from einsql.errors import InterfaceError
 from einsql.planner.outcome import Description
 from einsql.session.cursor import Cursor, Parameters, Session, given_values
 from einsql.session.fetched import Fetched
+from einsql.session.pieces import condition as in_parentheses
+from einsql.session.pieces import piece, single
 from einsql.session.script import described
 from einsql.session.tracebacks import guarded_methods
 from einsql.sql.parser.lexical import scan
@@ -186,7 +188,7 @@ class Relation(Fetched):
 
     def filter(self, condition: str) -> Relation:
         """Returns the rows that meet a condition of SQL."""
-        return self._over("SELECT * FROM {} WHERE {}", condition)
+        return self._over("SELECT * FROM {} WHERE {}", in_parentheses(condition))
 
     def project(self, *columns: str) -> Relation:
         """Returns expressions of SQL over the rows; `select` is the same.
@@ -196,22 +198,23 @@ class Relation(Fetched):
         """
         known = self.columns
         listed = (in_quotes(c) if len(columns) > 1 and c in known else c for c in columns)
-        return self._over("SELECT {1} FROM {0}", ", ".join(listed))
+        return self._over("SELECT {1} FROM {0}", ", ".join(map(piece, listed)))
 
     select = project
 
     def aggregate(self, expressions: str | Sequence[str], group: str = "") -> Relation:
         """Returns aggregates, by the columns among the expressions or by a GROUP BY list."""
-        listed = expressions if isinstance(expressions, str) else ", ".join(expressions)
-        return self._over("SELECT {1} FROM {0} GROUP BY {2}", listed, group.strip() or "ALL")
+        given = [expressions] if isinstance(expressions, str) else expressions
+        listed = ", ".join(map(piece, given))
+        return self._over("SELECT {1} FROM {0} GROUP BY {2}", listed, piece(group.strip() or "ALL"))
 
     def order(self, by: str) -> Relation:
         """Returns the rows in an order."""
-        return self._over("SELECT * FROM {} ORDER BY {}", by)
+        return self._over("SELECT * FROM {} ORDER BY {}", piece(by))
 
     def sort(self, *columns: str) -> Relation:
         """Returns the rows ordered by columns."""
-        return self.order(", ".join(columns))
+        return self.order(", ".join(map(piece, columns)))
 
     def limit(self, n: int, offset: int = 0) -> Relation:
         """Returns the first rows, after an offset."""
@@ -250,7 +253,11 @@ class Relation(Fetched):
             )
         columns = [condition] if isinstance(condition, str) else list(condition)
         is_using = all(map(_NAME.fullmatch, columns))
-        on = f"USING ({', '.join(columns)})" if is_using else f"ON {' AND '.join(columns)}"
+        on = (
+            f"USING ({', '.join(columns)})"
+            if is_using
+            else f"ON {' AND '.join(map(in_parentheses, columns))}"
+        )
         return self._joined(other, _JOINS[how], on)
 
     def cross(self, other: Relation) -> Relation:
@@ -267,23 +274,23 @@ class Relation(Fetched):
 
     def count(self, column: str = "*") -> Relation:
         """Returns the number of rows, or of values that are not NULL."""
-        return self.aggregate(f"COUNT({column})")
+        return self.aggregate(f"COUNT({piece(column)})")
 
     def sum(self, column: str) -> Relation:
         """Returns the sum of a column."""
-        return self.aggregate(f"SUM({column})")
+        return self.aggregate(f"SUM({piece(column)})")
 
     def min(self, column: str) -> Relation:
         """Returns the least value of a column."""
-        return self.aggregate(f"MIN({column})")
+        return self.aggregate(f"MIN({piece(column)})")
 
     def max(self, column: str) -> Relation:
         """Returns the greatest value of a column."""
-        return self.aggregate(f"MAX({column})")
+        return self.aggregate(f"MAX({piece(column)})")
 
     def mean(self, column: str) -> Relation:
         """Returns the mean of a column."""
-        return self.aggregate(f"AVG({column})")
+        return self.aggregate(f"AVG({piece(column)})")
 
     # ---- storing
 
@@ -359,7 +366,7 @@ class Relation(Fetched):
             begin = "WITH RECURSIVE " if words[1:] == ["RECURSIVE"] else "WITH "
             rest = f", {query[len(begin.strip()) :]}"
         text = f"{begin}{in_quotes(name)} AS (\n{_bare(source.text)}\n){rest}"
-        return self._made(Source(text, source.captured, source.parameters), "", frame)
+        return self._made(Source(single(text), source.captured, source.parameters), "", frame)
 
     def _with(self, other: Relation, operation: str) -> Relation:
         left, right = self._source, self._other(other)
@@ -462,7 +469,7 @@ def call_text(function: str, path: str | Iterable[str], options: Mapping[str, ob
     """The call of a table function that reads files, with its options as named arguments."""
     paths = literal(path) if isinstance(path, str) else _value([str(p) for p in path])
     named = (f"{name} = {_value(value)}" for name, value in options.items() if value is not None)
-    return f"SELECT * FROM {function}({', '.join([paths, *named])})"
+    return single(f"SELECT * FROM {function}({', '.join([paths, *named])})")
 
 
 def _value(value: object) -> str:

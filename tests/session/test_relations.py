@@ -123,6 +123,44 @@ def test_parameters_stay_with_their_relation(con: einsql.Connection) -> None:
         small.union(elsewhere.sql("SELECT 1 AS n"))
 
 
+ESCAPES: dict[str, Callable[[Any], Any]] = {
+    "statement": lambda r: r.filter("a > 1; DROP TABLE t"),
+    "parenthesis": lambda r: r.filter("a > 1); DROP TABLE t; SELECT (1"),
+    "clause": lambda r: r.filter("a > 1 ORDER BY a LIMIT 1"),
+    "empty": lambda r: r.filter("-- all"),
+    "union": lambda r: r.project("a UNION ALL SELECT 7"),
+    "from": lambda r: r.project("a", "1 FROM t --"),
+    "limit": lambda r: r.order("a LIMIT 1"),
+    "having": lambda r: r.aggregate("count(*)", "a HAVING a > 1"),
+    "argument": lambda r: r.sum("a), (SELECT 1"),
+    "open": lambda r: r.project("(a"),
+    "join": lambda r: r.join(r.set_alias("u"), "t.a = u.a; DROP TABLE t"),
+    "query": lambda r: r.query("q", "FROM q; DROP TABLE t"),
+    "sql": lambda r: r.sql("FROM this; DROP TABLE t"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_a_text_is_a_part_of_one_clause(escape: str, con: einsql.Connection) -> None:
+    con.execute("CREATE TABLE t AS FROM (VALUES (1), (2), (3)) AS v(a)")
+    table = con.table("t")
+    with pytest.raises(einsql.ProgrammingError, match=r"belong|empty|one statement"):
+        ESCAPES[escape](table.set_alias("t"))
+    with pytest.raises(einsql.ProgrammingError, match="one statement"):
+        con.read_csv("x.csv", **{"header = 1); DROP TABLE t; --": 1})
+    assert len(table) == 3
+
+
+def test_expressions_contain_words_of_clauses_and_comments(con: einsql.Connection) -> None:
+    con.execute("CREATE TABLE t AS FROM (VALUES (1, ';)'), (2, 'y')) AS v(a, \"from\")")
+    table = con.table("t")
+    rows = table.filter("a IS DISTINCT FROM 2 -- not 2\n AND \"from\" = ';)' -- end")
+    year = "extract(year FROM DATE '2001-01-01') AS limit"
+    listed = rows.project(f"{year}, (SELECT max(a) FROM range(3) AS r(a)), a -- end")
+    assert listed.fetchall() == [(2001, 2, 1)]
+    assert table.filter("a = 1 OR a = 2").filter("a > 1 OR a < 0").count().fetchall() == [(1,)]
+
+
 def test_relations_are_stored(con: einsql.Connection, tmp_path: Path) -> None:
     rows = con.from_df(ROWS)
     rows.create("t")
