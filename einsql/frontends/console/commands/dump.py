@@ -36,11 +36,13 @@ WHERE NOT temporary AND database_name = current_database()"""
 
 _TABLES = f"""
 SELECT schema_name, table_name, sql FROM duckdb_tables()
-WHERE {_OF_SESSION} AND NOT temporary ORDER BY table_oid"""
+WHERE {_OF_SESSION} AND NOT temporary AND sql IS NOT NULL ORDER BY table_oid"""
+"""DuckDB's tables; tensors have no `sql` there, as einsql's views below."""
 
 _VIEWS = f"""
 SELECT view_name, sql FROM duckdb_views()
-WHERE {_OF_SESSION} AND NOT temporary AND NOT starts_with(view_name, '__einsql_')"""
+WHERE {_OF_SESSION} AND NOT temporary AND sql IS NOT NULL
+AND NOT starts_with(view_name, '__einsql_')"""
 
 _INDEXES = """
 SELECT table_name, sql FROM duckdb_indexes() WHERE database_name = current_database()"""
