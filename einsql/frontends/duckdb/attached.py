@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from types import CodeType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from einsql.core import forks
-from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError, OperationalError, ProgrammingError
 from einsql.frontends.duckdb.calls import STANDS_FOR, Call, find_calls, replaced
@@ -21,12 +19,11 @@ from einsql.frontends.duckdb.session import Session
 from einsql.frontends.duckdb.session_statements import tensors_in
 from einsql.frontends.duckdb.table_function import TableFunction, check_free, is_possible
 from einsql.frontends.duckdb.tables import read_table
+from einsql.frontends.duckdb.user_database import UserDatabase, connected, in_frame
 from einsql.session.cursor import Cursor
 from einsql.sql.parser.lexical import scan
-from einsql.storage.host_arrays import array_in_scope
 from einsql.storage.objects import Tensor
 from einsql.storage.out_of_memory import enough_memory
-from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
@@ -60,24 +57,9 @@ def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attach
     if dtype is None:
         raise InterfaceError(f"Elements of tiles are FLOAT or DOUBLE, not {element!r}")
     _at_exit()
-    with _connected():
+    with connected():
         check_free(connection)
         return Attached(connection, register(connection, dtype))
-
-
-@contextmanager
-def _connected() -> Iterator[None]:
-    """Translates DuckDB's error of a closed connection."""
-    import duckdb
-
-    try:
-        yield
-    except duckdb.ConnectionException as error:
-        if "closed" not in str(error):
-            raise
-        raise InterfaceError(
-            "The DuckDB connection is closed", hint="einsql.attach() an open one."
-        ) from None
 
 
 @cache
@@ -96,7 +78,7 @@ class Attached:
 
     def __init__(self, connection: DuckDBPyConnection, owner: bool) -> None:
         self.connection = connection
-        self.session = Session(self._table)
+        self.session = Session(UserDatabase(connection))
         self._function: TableFunction | None = None
         self._owner = owner
         self._closed = False
@@ -152,7 +134,8 @@ class Attached:
         frame = sys._getframe(1)
         if self._is_of_session(query):
             run = partial(self.session.execute, query, parameters)
-            cursor: Cursor = in_frame(run, frame, {})
+            place = frame if self._is_on("python_enable_replacements") else None
+            cursor: Cursor = in_frame(run, place, {})
             return cursor
         arguments = () if parameters is None else (parameters,)
         connection: DuckDBPyConnection = self._run(
@@ -261,7 +244,7 @@ class Attached:
             return False
         if not tensors:
             return True
-        with _connected():
+        with connected():
             rows = self.connection.sql("SELECT lower(table_name) FROM information_schema.tables")
             return tensors.isdisjoint(name for (name,) in rows.fetchall())
 
@@ -283,10 +266,10 @@ class Attached:
         if not isinstance(query, str):
             raise InterfaceError(f"A statement is a str, not a {type(query).__name__}")
         if not self._calls(query):
-            with _connected():
+            with connected():
                 return in_frame(partial(method, query, *arguments, **options), frame, {})
         *before, last = [query[s.start : s.end] for s in scan(query)]
-        with _connected():
+        with connected():
             self._check_settings()
             for statement in before:  # the next statement can read their tables
                 self._run_one(self.connection.execute, statement, frame)
@@ -317,42 +300,14 @@ class Attached:
     def _check_settings(self) -> None:
         """Checks that DuckDB can read Python objects and that einsql can read files."""
         for name in ("enable_external_access", "python_enable_replacements"):
-            asked = f"SELECT current_setting('{name}')"
-            ((allowed,),) = self.connection.sql(asked).fetchall()
-            if not allowed:
+            if not self._is_on(name):
                 raise OperationalError(
                     f"DuckDB may not read what einsql('…') gives: {name} is off",
                     hint="The functions of tiles work nevertheless.",
                 )
 
-    def _table(self, name: str, frame: FrameType | None) -> Relation | None:
-        """A table or view of the database, or a caller's variable that DuckDB can read."""
-        import duckdb
-
-        text = f"FROM {in_quotes(name)}"
-        for place in (None, frame):
-            if place is None or array_in_scope(frame, name) is None:
-                try:
-                    table = in_frame(partial(self.connection.sql, text), place, {})
-                except (duckdb.CatalogException, duckdb.InvalidInputException):
-                    continue  # the name is unknown, or the variable is no table
-                with enough_memory:
-                    return read_table(name, table)
-        return None
-
-
-_CALL: CodeType = compile("__einsql__()", "<einsql>", "eval")
-
-
-def in_frame(run: Callable[[], Any], frame: FrameType | None, known: Mapping[str, Any]) -> Any:
-    """Calls DuckDB on behalf of a frame, whose variables DuckDB can read as tables.
-
-    Args:
-        run: Function that calls DuckDB directly, without another Python frame.
-        frame: The frame with the variables; None for no variables.
-        known: Tables by name that take precedence over variables.
-    """
-    own = {**known, "__einsql__": run}
-    if frame is None:
-        return eval(_CALL, {}, own)
-    return eval(_CALL, frame.f_globals, {**frame.f_locals, **own})
+    def _is_on(self, setting: str) -> bool:
+        with connected():
+            asked = f"SELECT current_setting('{setting}')"
+            ((value,),) = self.connection.sql(asked).fetchall()
+        return bool(value)

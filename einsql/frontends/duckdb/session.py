@@ -17,6 +17,7 @@ from einsql.core.big_stack import with_room
 from einsql.engine.cancellation import Progress
 from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.frontends.duckdb.rows import Rows
+from einsql.frontends.duckdb.user_database import UserDatabase
 from einsql.kernels.runtime.blas import Statement
 from einsql.planner.context import CallerScope, Context
 from einsql.planner.plan_cache import PlanCache
@@ -94,11 +95,26 @@ class Session(Connection):
     """An einsql session that resolves names to the tables of a user's DuckDB database.
 
     Args:
-        table: Reads the table of a name, given the frame whose variables it may be.
+        database: The user's database.
     """
 
-    def __init__(self, table: Callable[[str, FrameType | None], Relation | None]) -> None:
-        super().__init__(scope=AttachedScope(table))
+    def __init__(self, database: UserDatabase) -> None:
+        super().__init__(scope=AttachedScope(database.table))
+        self._user_database = database
+
+    @contextmanager
+    def running(self, frame: FrameType | None, parameters: Sequence[object]) -> Iterator[None]:
+        """Locks the session for a statement, which reaches files only if DuckDB may.
+
+        Args:
+            frame: The caller's frame, whose variables FROM may name; None for none.
+            parameters: The values of the statement's parameters.
+        """
+        with super().running(frame, parameters):
+            settings = self.context.settings
+            if settings.enable_external_access and not self._user_database.allows_files():
+                self.context.change_settings(replace(settings, enable_external_access=False))
+            yield
 
     def rows(self, text: str, frame: FrameType) -> Rows:
         """Binds a query: reads its tables and computes no result.

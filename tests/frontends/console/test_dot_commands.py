@@ -30,6 +30,9 @@ INSERT INTO other.numbers VALUES (-0.5);
 CREATE TYPE mood AS ENUM ('so ''so''', 'good');
 CREATE TABLE moods(m mood);
 INSERT INTO moods VALUES ('good');
+CREATE TABLE sums(a INTEGER, "b c" INTEGER GENERATED ALWAYS AS (a + 1), d DATE);
+INSERT INTO sums(a, d) VALUES (1, DATE '2020-01-02');
+CREATE TENSOR filled (i DIM(2), val DOUBLE) DEFAULT 1;
 """
 
 
@@ -53,14 +56,19 @@ def test_a_dump_makes_the_same_database(run: Run) -> None:
     Path("content.sql").write_text(CONTENT)
     assert run("-f", "content.sql", "-c", ".once first.sql", "-c", ".dump") == (0, "", "")
     queries = ("SELECT * FROM aa", "SELECT * FROM people", "SELECT * FROM other.numbers",
-               "SELECT m, twice(2) AS four FROM moods")  # fmt: skip
+               "SELECT m, twice(2) AS four FROM moods", "FROM sums", "FROM filled")  # fmt: skip
     status, out, err = run("-jsonlines", "-f", "first.sql", "-c", ".once second.sql", "-c", ".dump",
                            *script(*queries))  # fmt: skip
     assert (status, err) == (0, "")
     assert Path("first.sql").read_text() == Path("second.sql").read_text()
     assert out.splitlines()[1] == '{"i":1,"val":0.30000000000000004}'
     assert '"select":"it\'s\\ntwo lines","b":"\\\\x00a","l":[1,null],"v":"90 days' in out
-    assert out.splitlines()[-1] == '{"m":"good","four":4}'
+    assert out.splitlines()[-4:] == [
+        '{"m":"good","four":4}',
+        '{"a":1,"b c":2,"d":"2020-01-02"}',
+        '{"i":0,"val":1.0}',
+        '{"i":1,"val":1.0}',
+    ]
     some = run("-f", "first.sql", "-c", ".dump T% numbers")[1]
     assert [line.split()[2] for line in some.splitlines() if "CREATE" in line] == [
         "other.numbers(n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -53,3 +54,40 @@ def test_what_duckdb_runs_itself(mine: duckdb.DuckDBPyConnection) -> None:
         with pytest.raises(einsql.Error, match="name") as refusal:
             edb.execute("SELECT name, val FROM names JOIN price ON store = day")
         assert refusal.value.hint
+
+
+@pytest.mark.parametrize("through", ["edb", "session"])
+def test_statements_reach_no_files_where_duckdb_may_not(
+    mine: duckdb.DuckDBPyConnection, tmp_path: Path, through: str
+) -> None:
+    stored, written = tmp_path / "w.npy", tmp_path / "q.npy"
+    np.save(stored, np.ones(2))
+    with einsql.attach(mine) as edb:
+        execute = edb.execute if through == "edb" else edb.session.execute
+        execute("CREATE TENSOR q (i DIM(2), val INT) DEFAULT 1")
+        mine.execute("SET enable_external_access = false")
+        for text in (
+            f"CREATE TENSOR w AS SELECT * FROM '{stored}'",
+            f"COPY q TO '{written}'",
+            f"CREATE TENSOR r (i DIM(2), val INT) DEFAULT 1; COPY r TO '{written}'",
+            f"COPY q FROM '{stored}'",
+            f"CREATE TENSOR w AS SELECT 0 AS i, 1::INT AS val; ATTACH '{written}' AS other",
+            "SET enable_external_access = true; SELECT * FROM q",
+        ):
+            with pytest.raises(einsql.Error, match="enable_external_access"):
+                execute(text)
+        assert not written.exists()
+        assert execute("SELECT SUM(q.val * s.amount) FROM q JOIN sales s ON q.i = s.day").fetchone()
+
+
+def test_statements_read_no_variables_where_duckdb_may_not(
+    mine: duckdb.DuckDBPyConnection,
+) -> None:
+    factors = np.ones(2)
+    with einsql.attach(mine) as edb:
+        edb.execute("CREATE TENSOR q (i DIM(2), val INT) DEFAULT 1")
+        text = "SELECT SUM(f.val) FROM q JOIN factors AS f(i) USING (i)"
+        assert edb.execute(text).fetchone() == (factors.sum(),)
+        mine.execute("SET python_enable_replacements = false")
+        with pytest.raises(einsql.Error, match="factors"):
+            edb.execute(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from einsql.core.dag import producers_first
@@ -36,11 +36,17 @@ WHERE NOT temporary AND database_name = current_database()"""
 
 _TABLES = f"""
 SELECT schema_name, table_name, sql FROM duckdb_tables()
-WHERE {_OF_SESSION} AND NOT temporary ORDER BY table_oid"""
+WHERE {_OF_SESSION} AND NOT temporary AND sql IS NOT NULL ORDER BY table_oid"""
+"""DuckDB's tables; tensors have no `sql` there, as einsql's views below."""
 
 _VIEWS = f"""
 SELECT view_name, sql FROM duckdb_views()
-WHERE {_OF_SESSION} AND NOT temporary AND NOT starts_with(view_name, '__einsql_')"""
+WHERE {_OF_SESSION} AND NOT temporary AND sql IS NOT NULL
+AND NOT starts_with(view_name, '__einsql_')"""
+
+_GENERATED = f"""
+SELECT schema_name, table_name, column_name FROM duckdb_columns()
+WHERE {_OF_SESSION} AND is_generated"""
 
 _INDEXES = """
 SELECT table_name, sql FROM duckdb_indexes() WHERE database_name = current_database()"""
@@ -79,11 +85,14 @@ class _Dump:
         yield "BEGIN TRANSACTION;"
         if self._everything:
             yield from (_ended(sql) for (sql,) in self._rows(_BEFORE))
+        generated: dict[tuple[str, str], set[str]] = {}
+        for schema, name, column in self._rows(_GENERATED):
+            generated.setdefault((schema, name), set()).add(column)
         for schema, name, sql in self._rows(_TABLES):
             if self._matches(name):
                 yield _ended(sql)
-                place = f"{quoted(schema)}.{quoted(name)}"
-                yield from self._inserts(place if schema != "main" else quoted(name))
+                place = f"{quoted(schema)}.{quoted(name)}" if schema != "main" else quoted(name)
+                yield from self._inserts(place, generated.get((schema, name), ()))
         for entry in self._tensors:
             yield definition(self._shell.connection, entry)
             yield from self._inserts(quoted(entry.name))
@@ -103,22 +112,28 @@ class _Dump:
     def _rows(self, query: str) -> list[tuple[str, ...]]:
         return self._shell.work(lambda: self._shell.connection.execute(query).fetchall())
 
-    def _inserts(self, place: str) -> Iterator[str]:
-        """The statements that insert the rows of a table or tensor."""
+    def _inserts(self, place: str, generated: Collection[str] = ()) -> Iterator[str]:
+        """The statements that insert the rows of a table or tensor.
+
+        Args:
+            place: The table.
+            generated: Its columns that cannot be inserted.
+        """
         connection, work = self._shell.connection, self._shell.work
         shape = work(lambda: connection.execute(f"SELECT * FROM {place} LIMIT 0").description)
-        columns = columns_of(shape or ())
+        columns = [c for c in columns_of(shape or ()) if c.name not in generated]
         exact = [_EXACT.match(c.type) is not None or _is_float(c) for c in columns]
         items = ", ".join(
             in_quotes(c.name) if kept else f"CAST({in_quotes(c.name)} AS VARCHAR)"
             for c, kept in zip(columns, exact, strict=True)
         )
-        query = "SELECT * FROM" if all(exact) else f"SELECT {items} FROM"
+        query = f"SELECT {items} FROM" if generated or not all(exact) else "SELECT * FROM"
+        named = f" ({', '.join(quoted(c.name) for c in columns)})" if generated else ""
         cursor = work(lambda: connection.execute(f"{query} {place}"))
         kinds = [c.type if kept else "VARCHAR" for c, kept in zip(columns, exact, strict=True)]
         while rows := work(lambda: cursor.fetchmany(_ROWS)):
             tuples = (", ".join(map(literal, row, kinds)) for row in rows)
-            yield f"INSERT INTO {place} VALUES ({'), ('.join(tuples)});"
+            yield f"INSERT INTO {place}{named} VALUES ({'), ('.join(tuples)});"
 
 
 def _is_float(column: Column) -> bool:
