@@ -81,7 +81,7 @@ class TableFunction:
     """`einsql('…')` of one attachment.
 
     Args:
-        con: The user's connection, whose macro it becomes; the connection keeps it, not the reverse.
+        con: The user's connection, whose macro it becomes. The connection keeps it.
         session: The session that binds the queries.
     """
 
