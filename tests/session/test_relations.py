@@ -113,6 +113,38 @@ def test_statements_with_effects_run_once(con: einsql.Connection) -> None:
     assert con.sql("SELECT nextval('s') AS n").fetchall() == [(2,)]
 
 
+class Rows:
+    """A table among variables that counts how often it is read."""
+
+    __einsql_rows__ = True
+    reads = 0
+
+    def fetch_arrow_table(self) -> pa.Table:
+        self.reads += 1
+        return ROWS
+
+
+@pytest.mark.parametrize(
+    ("query", "reads"),
+    [
+        ("SELECT upper('a') AS r", 0),
+        ("SELECT upper('r') AS a, (SELECT count(*) FROM range(2)) AS r", 0),
+        ("VALUES ('r')", 0),
+        ("SELECT q.r FROM (VALUES ('r')) AS q(r)", 0),
+        ("TABLE r", 1),
+        ("SUMMARIZE r", 1),
+        ("PIVOT (range(2) AS a(k) JOIN range(2) AS b(k) USING (k) JOIN r USING (k)) ON g", 1),
+        ("SELECT (SELECT max(k) FROM r) AS s", 1),
+    ],
+)
+def test_a_variable_is_read_if_from_names_it(
+    query: str, reads: int, con: einsql.Connection
+) -> None:
+    r = Rows()
+    assert con.execute(query).fetchall()
+    assert r.reads == reads
+
+
 def test_parameters_stay_with_their_relation(con: einsql.Connection) -> None:
     small = con.sql("SELECT n FROM range(9) AS r(n) WHERE n < ?", params=[2])
     large = con.sql("SELECT n FROM range(9) AS r(n) WHERE n > $least", params={"least": 7})
