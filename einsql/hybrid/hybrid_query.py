@@ -5,7 +5,7 @@ from __future__ import annotations
 from einsql.core.big_stack import NeedsRoom
 from einsql.core.records import dataclass
 from einsql.errors import Error, RanksLost, UnknownHere
-from einsql.hybrid import failures, hybrid_plan
+from einsql.hybrid import effects, failures, hybrid_plan
 from einsql.planner.context import Context
 from einsql.planner.outcome import Description, Rows
 
@@ -44,9 +44,15 @@ class HybridQuery:
         """Unknown, as DuckDB's tables are; see `planner.plan_cache.Cacheable`."""
 
     def described(self, ctx: Context) -> Description | None:
-        """Returns the description of the columns if the split still fits the names; else None."""
-        is_current = self.split is not None and hybrid_plan.is_current(ctx, self.split)
-        return self.description if is_current else None
+        """Returns the description of the columns.
+
+        Returns:
+            None if the split does not fit the names any more, or the query has to run once.
+        """
+        split = self.split
+        if split is None or not hybrid_plan.is_current(ctx, split) or effects.runs_once(ctx, split):
+            return None
+        return self.description
 
     def run(self, ctx: Context) -> Rows | None:
         """Runs the query. Returns None if it has to be split again.
@@ -80,8 +86,11 @@ class HybridQuery:
         return rows
 
 
-def described(ctx: Context, text: str, query: object) -> Description:
+def described(ctx: Context, text: str, query: object) -> Description | None:
     """Binds a query of `prepare_hybrid` without running it.
+
+    Returns:
+        The description of the query's columns; None for one that has to run once.
 
     Raises:
         Error: The query is wrong; the refusal, if only einsql has a named function.
@@ -90,7 +99,8 @@ def described(ctx: Context, text: str, query: object) -> Description:
     ctx.ask_duckdb()
     try:
         with ctx.store.snapshot():
-            return hybrid_plan.described(ctx, hybrid_plan.split(ctx, text, query.refusal))
+            split = hybrid_plan.split(ctx, text, query.refusal)
+            return None if effects.runs_once(ctx, split) else hybrid_plan.described(ctx, split)
     except UnknownHere as unknown:
         if failures.names_ours(unknown):
             raise query.refusal from None

@@ -74,7 +74,7 @@ class Relation(Fetched):
 
     It is bound when it is made: its names have to exist, and the variables of Python that it reads
     are those of that moment. A statement other than a SELECT runs at once, and its relation holds
-    the rows that it returned.
+    the rows that it returned. So does a query with an effect or of chance or time, as `nextval()`.
 
     Args:
         connection: The connection.
@@ -110,7 +110,8 @@ class Relation(Fetched):
     def _run(self) -> Cursor:
         """Runs the query. A statement that has run keeps its rows."""
         if self._held is not None:
-            return self._held
+            rows = self._held.shared(lambda: None)
+            return self._held if rows is None else Cursor.over(self._connection, rows)
         source = self._source
         with self._connection.capturing(None, source.captured, source.parameters):
             cursor = self._run_text(source.text)

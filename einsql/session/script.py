@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -167,7 +166,7 @@ def described(ctx: Context, sql: str) -> Description | None:
 
     Returns:
         The description of the query's columns; None for a text that has to run at once: another
-        statement, several statements, or a query with an effect.
+        statement, several statements, or a query with an effect or of chance or time.
 
     Raises:
         Error: The query is wrong; the error has the position in the text.
@@ -190,7 +189,7 @@ def described(ctx: Context, sql: str) -> Description | None:
 
     def bind_and_plan() -> Description | None:
         statement, doubt = ctx.plans.trees.parsed(text, parse)
-        if doubt is not None or not isinstance(statement, st.Query) or _EFFECT.search(text):
+        if doubt is not None or not isinstance(statement, st.Query):
             return None
         prepared = prepare(ctx, bind(ctx, statement, None, text, again=True))
         if not isinstance(prepared, PreparedQuery):
@@ -204,10 +203,6 @@ def described(ctx: Context, sql: str) -> Description | None:
         check_given(text, len(ctx.parameters))
         ctx.store.refresh()
         return with_room(bind_and_plan, span.depth)
-
-
-_EFFECT = re.compile(r"\bnextval\s*\(", re.IGNORECASE)
-"""A call of a function with an effect in a query."""
 
 
 def bind(

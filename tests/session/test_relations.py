@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
+from einsql.hybrid.effects import UNSTABLE
 
 
 @pytest.fixture
@@ -111,6 +112,88 @@ def test_statements_with_effects_run_once(con: einsql.Connection) -> None:
     numbers = con.sql("SELECT nextval('s') AS n")
     assert repr(numbers) == repr(numbers)
     assert con.sql("SELECT nextval('s') AS n").fetchall() == [(2,)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT nextval('s') AS n",
+        "SELECT x.i, nextval('s') AS n FROM x AS x(i)",
+        'SELECT "random"() AS n',
+        "SELECT noise(1) AS n",
+        "SELECT * FROM chance",
+        "SELECT count(*) FROM other.main.outer_chance WHERE r > 0.5",
+        "SELECT seen(1) AS n",
+        "SELECT current_timestamp::VARCHAR AS n",
+        "FROM range(1000) AS r(a) USING SAMPLE 3",
+    ],
+)
+def test_a_query_with_an_effect_runs_once_for_its_relation(
+    query: str, con: einsql.Connection, tmp_path: Path
+) -> None:
+    x = np.ones(2)
+    calls: list[int] = []
+
+    def seen(a: int) -> int:
+        calls.append(a)
+        return len(calls)
+
+    con.create_function("seen", seen, side_effects=True)
+    con.execute("CREATE SEQUENCE s; CREATE VIEW chance AS SELECT random() AS r FROM range(99)")
+    con.execute("CREATE MACRO noise(a) AS a + random()")
+    with duckdb.connect(str(tmp_path / "other.duckdb")) as other:
+        other.execute("CREATE VIEW chance_there AS SELECT random() AS r FROM range(9999)")
+        other.execute("CREATE VIEW outer_chance AS FROM chance_there")
+    con.execute(f"ATTACH '{tmp_path / 'other.duckdb'}' AS other (READ_ONLY)")
+    before = con.sql(query).fetchall()
+    relation = con.sql(query)
+    printed, rows = repr(relation), relation.fetchall()
+    assert (repr(relation), relation.fetchall(), [*relation]) == (printed, rows, rows)
+    assert relation.filter("true").fetchall() == rows
+    assert con.sql(query).fetchall() not in (rows, before)
+    assert len(calls) in (0, 3)
+    del x
+
+
+def test_unstable_functions_are_those_of_duckdb() -> None:
+    query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
+    rows = duckdb.execute(query).fetchall()
+    of_session = "current_database current_schema current_schemas current_setting getvariable"
+    of_query = "in_search_path current_connection_id current_query error sleep_ms stats vector_type"
+    stable = {*of_session.split(), *of_query.split()}
+    assert {row[0] for row in rows} - stable <= UNSTABLE
+
+
+class Rows:
+    """A table among variables that counts how often it is read."""
+
+    __einsql_rows__ = True
+    reads = 0
+
+    def fetch_arrow_table(self) -> pa.Table:
+        self.reads += 1
+        return ROWS
+
+
+@pytest.mark.parametrize(
+    ("query", "reads"),
+    [
+        ("SELECT upper('a') AS r", 0),
+        ("SELECT upper('r') AS a, (SELECT count(*) FROM range(2)) AS r", 0),
+        ("VALUES ('r')", 0),
+        ("SELECT q.r FROM (VALUES ('r')) AS q(r)", 0),
+        ("TABLE r", 1),
+        ("SUMMARIZE r", 1),
+        ("PIVOT (range(2) AS a(k) JOIN range(2) AS b(k) USING (k) JOIN r USING (k)) ON g", 1),
+        ("SELECT (SELECT max(k) FROM r) AS s", 1),
+    ],
+)
+def test_a_variable_is_read_if_from_names_it(
+    query: str, reads: int, con: einsql.Connection
+) -> None:
+    r = Rows()
+    assert con.execute(query).fetchall()
+    assert r.reads == reads
 
 
 def test_parameters_stay_with_their_relation(con: einsql.Connection) -> None:

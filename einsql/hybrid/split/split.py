@@ -10,7 +10,7 @@ from sqlglot import exp
 from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.hybrid.split.blocks import STARTS, Block, Cte, QueryText, Range, Reference, Structure
+from einsql.hybrid.split.blocks import Block, Cte, QueryText, Range, Reference, Structure
 from einsql.hybrid.split.edits import Edited, Edits
 from einsql.sql.macros.macros import FREE, called_name
 from einsql.sql.parser.dialect import EinSQL
@@ -18,6 +18,8 @@ from einsql.sql.parser.sqlglot_trees import parse_tree
 from einsql.sql.parser.tokens import is_parameter, tokenize
 from einsql.sql.query_binder import REENTRIES
 
+_NAMING = ("TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
+"""First words of a query that name relations without FROM."""
 PREFIX = "__einsql_"
 """The prefix of fragments' names in DuckDB."""
 
@@ -315,9 +317,18 @@ class Splitter:
         if clause is not None:
             for reference in self.structure.references(clause):
                 self.refer(reference, scope)
-        elif self.structure.word(block.range.first) in STARTS:
-            for n in range(block.range.first + 1, block.range.last):
-                self.expose(self.structure.tokens[n].text, scope)
+        elif self.structure.word(block.range.first) in _NAMING:
+            for reference in self.structure.references(self._named_by(block.range)):
+                if not (reference.is_call or reference.is_text):
+                    self.expose(reference.name, scope)
+
+    def _named_by(self, block: Range) -> Range:
+        """Returns the tokens of TABLE, PIVOT and others that name relations, with the word."""
+        first = block.first + (self.structure.word(block.first + 1) == "TABLE")
+        last = first
+        while last < block.last and self.structure.word(last) != "ON":
+            last = self.structure.closes.get(last, last) + 1
+        return Range(first, last)
 
     def refer(self, reference: Reference, scope: Scope) -> None:
         """Registers the relation of a FROM item for DuckDB."""
