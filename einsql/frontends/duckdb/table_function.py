@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from math import lcm
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import numpy as np
 
@@ -48,8 +48,8 @@ views that its query reads."""
 _ROW = "__einsql_row"
 _numbers = itertools.count(1)
 _functions: WeakValueDictionary[int, TableFunction] = WeakValueDictionary()
-_installed: WeakKeyDictionary[DuckDBPyConnection, list[int]] = WeakKeyDictionary()
-"""The numbers of the table functions of a connection; the last one is in its catalog."""
+_installed: WeakKeyDictionary[DuckDBPyConnection, list[TableFunction]] = WeakKeyDictionary()
+"""The table functions of a connection, which live as long as it; the last one is in its catalog."""
 
 FUNCTIONS = ("__einsql_probes", "__einsql_bound", READ)
 """The functions that the macro and its texts use."""
@@ -81,36 +81,37 @@ class TableFunction:
     """`einsql('…')` of one attachment.
 
     Args:
-        con: The user's connection, whose macro it becomes.
+        con: The user's connection, whose macro it becomes. This object does not keep it.
         session: The session that binds the queries.
     """
 
     def __init__(self, con: DuckDBPyConnection, session: Session) -> None:
-        self._con = con
+        self._con = ref(con)
         self._session = session
         self._number = next(_numbers)
         self._sources: dict[int, object] = {}
         self._source_numbers = itertools.count(1)
         _functions[self._number] = self
-        _installed.setdefault(con, []).append(self._number)
+        _installed.setdefault(con, []).append(self)
         _create_macro(con, self._number)
 
     def close(self) -> None:
         """Removes the macro, or restores that of another attachment of the connection."""
         import duckdb
 
-        numbers = _installed.get(self._con, [])
-        if self._number not in numbers:
+        con = self._con()
+        installed = [] if con is None else _installed.get(con, [])
+        if con is None or self not in installed:
             return
-        shown = numbers[-1] == self._number
-        numbers.remove(self._number)
+        shown = installed[-1] is self
+        installed.remove(self)
         self._sources.clear()
         if shown:
             try:
-                if numbers:
-                    _create_macro(self._con, numbers[-1])
+                if installed:
+                    _create_macro(con, installed[-1]._number)
                 else:
-                    self._con.execute("DROP MACRO TABLE IF EXISTS temp.einsql")
+                    con.execute("DROP MACRO TABLE IF EXISTS temp.einsql")
             except duckdb.Error:  # closed, or in an aborted transaction
                 return
 
@@ -152,7 +153,10 @@ class TableFunction:
         Raises:
             Error: The query is wrong.
         """
-        cursor = self._con.cursor()  # the connection itself is in use
+        con = self._con()
+        if con is None:
+            raise _detached()
+        cursor = con.cursor()  # the connection itself is in use
         try:
             tables = self._tables(text, answers, frame, cursor)
             inputs: dict[str, Input] = {}
@@ -307,8 +311,12 @@ def _bound(number: int, text: str, answers: list[str], external: bool, parameter
 def _of(number: int) -> TableFunction:
     function = _functions.get(number)
     if function is None:
-        raise OperationalError("einsql is detached", hint="einsql.attach() the connection again.")
+        raise _detached()
     return function
+
+
+def _detached() -> OperationalError:
+    return OperationalError("einsql is detached", hint="einsql.attach() the connection again.")
 
 
 def _caller() -> FrameType | None:

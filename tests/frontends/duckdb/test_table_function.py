@@ -372,6 +372,21 @@ def test_tables_are_read_where_variables_and_files_are_not(
         con.execute("FROM einsql('SELECT SUM(val) AS s FROM ''w.npy''')")
 
 
+def test_a_connection_keeps_what_is_attached_and_is_not_kept() -> None:
+    con = duckdb.connect()
+    con.execute("CREATE TABLE x AS SELECT 0 AS i, 2.5::DOUBLE AS val")
+    einsql.attach(con)
+    gc.collect()
+    assert rows(con, "FROM einsql('SELECT SUM(val) AS s FROM x')") == [(2.5,)]
+    attached = einsql.attach(con)
+    attached.close()
+    assert rows(con, "FROM einsql('SELECT 1 AS a')") == [(1,)]
+    known = weakref.ref(con)
+    del con, attached
+    gc.collect()
+    assert known() is None
+
+
 def test_other_versions_of_duckdb_have_the_earlier_form(
     con: duckdb.DuckDBPyConnection, edb: Attached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
