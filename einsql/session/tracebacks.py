@@ -56,8 +56,14 @@ def _trimmed(error: errors.Error) -> errors.Error:
     return error.with_traceback(None)
 
 
+_SPECIAL = ("__len__", "__iter__", "__arrow_c_stream__", "_repr_html_")
+"""The methods that Python and notebooks call, and that run queries."""
+
+
 def guarded_methods(*without: str) -> Callable[[C], C]:
     """A decorator of classes that guards the public methods which a class itself defines.
+
+    It also guards its properties, and the methods that Python calls.
 
     Args:
         without: Methods that are not guarded: contexts, and those that are called for each row.
@@ -65,9 +71,12 @@ def guarded_methods(*without: str) -> Callable[[C], C]:
 
     def guard_class(cls: C) -> C:
         for name, member in list(vars(cls).items()):
-            is_public = isinstance(member, FunctionType) and not name.startswith("_")
-            if is_public and name not in without:
+            if name in without or (name.startswith("_") and name not in _SPECIAL):
+                continue
+            if isinstance(member, FunctionType):
                 setattr(cls, name, guarded(member))
+            elif isinstance(member, property) and member.fget is not None:
+                setattr(cls, name, member.getter(guarded(member.fget)))
         return cls
 
     return guard_class

@@ -16,6 +16,9 @@ import einsql
 
 ROOT = Path(__file__).parents[2]
 
+FAILING = "SELECT error('no') AS a FROM t"
+"""A query that is bound, and fails when it runs."""
+
 MISTAKES: dict[str, Callable[[einsql.Connection], object]] = {
     "a column": lambda con: con.execute("SELECT nope FROM w"),
     "a table": lambda con: con.execute("SELECT nope FROM t"),
@@ -24,6 +27,11 @@ MISTAKES: dict[str, Callable[[einsql.Connection], object]] = {
     "a step": lambda con: con.table("w").filter("nope"),
     "a fetch": lambda con: con.execute("SELECT i FROM w").fetch_numpy(),
     "an array": lambda con: con.register("w", np.zeros(2)),
+    "rows of a relation": lambda con: list(con.sql(FAILING)),
+    "a number of rows": lambda con: len(con.sql(FAILING)),
+    "a shape": lambda con: con.sql(FAILING).shape,
+    "a row count": lambda con: con.sql(FAILING).rowcount,
+    "HTML": lambda con: con.sql(FAILING)._repr_html_(),
     "the module": lambda con: einsql.sql("SELECT * FROM weight"),
     "einsum": lambda con: einsql.einsum("ij,jk", np.zeros((2, 3)), np.zeros((2, 3))),
 }
@@ -32,7 +40,7 @@ MISTAKES: dict[str, Callable[[einsql.Connection], object]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_traceback_has_one_frame_of_einsql(mistake: str) -> None:
     with einsql.connect() as con:
-        con.execute("CREATE TENSOR w (i DIM(2), val DOUBLE); CREATE TABLE t (a INTEGER)")
+        con.execute("CREATE TENSOR w (i DIM(2), val DOUBLE); CREATE TABLE t AS SELECT 1 AS a")
         with pytest.raises(einsql.Error) as caught:
             MISTAKES[mistake](con)
     frames = [f.filename for f in traceback.extract_tb(caught.value.__traceback__)]

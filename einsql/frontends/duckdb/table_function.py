@@ -81,7 +81,7 @@ class TableFunction:
     """`einsql('…')` of one attachment.
 
     Args:
-        con: The user's connection, whose macro it becomes. The connection keeps it.
+        con: The user's connection, whose macro it becomes. This object does not keep it.
         session: The session that binds the queries.
     """
 
