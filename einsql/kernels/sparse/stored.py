@@ -352,7 +352,7 @@ def without_constant_keys(node: EinSum, run: Runner) -> Runner:
     def without(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         computed = run(operands, tick)
         few = sparse_of(computed)
-        if few is None:
+        if few is None or not shape:  # a result without keys is an array
             return {name: array.reshape(shape) for name, array in computed.items()}
         structure = reshaped(few.taken(), shape)
         values = {name: few.taken(name).values for name in few.names if name != PRESENT}
