@@ -72,6 +72,15 @@ STATEMENTS = (
     "SELECT i, j, k, val * 2 + 1 AS x FROM w",
     "SELECT w.i, SUM(w.val * z.val) AS s FROM w JOIN z USING (j) GROUP BY w.i",
     "SELECT r.k, SUM(r.val * z.val) AS s FROM r JOIN z USING (j) GROUP BY r.k",
+    # keys that determine others, and keys with one value
+    "SELECT i - 1 AS g, i, COUNT(*) AS c FROM r GROUP BY i - 1, i",
+    "SELECT i - 1 AS g, i, MEDIAN(val) AS s FROM r GROUP BY i - 1, i",
+    "SELECT i - 1 AS g, i, SUM(val) AS s FROM w GROUP BY i - 1, i",
+    "SELECT l - 1 AS g, j, i, l, MAX(val) AS s FROM q GROUP BY l - 1, j, i, l",
+    "SELECT k, i, COUNT(DISTINCT n) AS c FROM r WHERE NOT (i <> 1) GROUP BY k, i",
+    "SELECT j - 1 AS g, j, val FROM v",
+    "SELECT val + j AS x FROM v WHERE j = 1",
+    "SELECT val, n FROM z WHERE j = 2",
 )
 LOOPS = (18, 19, 20, 24, 26, 32)
 """The statements that loops compute, of which some are compiled."""

@@ -19,9 +19,11 @@ from einsql.ir.einsum.graph import (
     EinSum,
     Expr,
     Input,
+    Label,
     Operand,
     Output,
     Value,
+    call,
     conj,
     conjuncts,
     constant_labels,
@@ -300,19 +302,28 @@ def condition_of(
 
 
 def with_free_labels(node: EinSum) -> EinSum:
-    """The node with a free label of one value for each label that is a constant.
+    """The node with a free label for each label that is a constant.
 
-    A free label that is no key needs reductions, so the labels of a map stay as they are. So does a
-    key with several values, as the result has all of them.
+    A free label has the constant as its only value. A key with several values keeps all of them, as
+    the result has them; a condition selects the constant. A free label that is no key needs
+    reductions, so such labels of a map stay as they are.
     """
     is_map = any(o.reduction is None for o in node.outputs)
-    constant = constant_labels(node)
-    chosen = {
-        a.label
-        for a in node.axes
-        if a.label in constant and (a.extent == 1 if a.label in node.keys else not is_map)
-    }
-    return _freed(node, chosen)
+    axes = {x: node.axis(x) for x in constant_labels(node)}
+    wide = {x: a for x, a in axes.items() if a.extent > 1 and x in node.keys}
+    free = _freed(node, {x for x in axes if x not in wide and (x in node.keys or not is_map)})
+    if not wide:
+        return free
+    are_constants = (
+        call("eq", DType.BOOLEAN, Label(x), a.define)
+        for x, a in wide.items()
+        if a.define is not None
+    )
+    return replace(
+        free,
+        axes=tuple(replace(a, define=None) if a.label in wide else a for a in free.axes),
+        guard=conj(free.guard, *are_constants),
+    )
 
 
 def with_constant_keys(node: EinSum) -> EinSum | None:
@@ -341,7 +352,7 @@ def without_constant_keys(node: EinSum, run: Runner) -> Runner:
     def without(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         computed = run(operands, tick)
         few = sparse_of(computed)
-        if few is None:
+        if few is None or not shape:  # a result without keys is an array
             return {name: array.reshape(shape) for name, array in computed.items()}
         structure = reshaped(few.taken(), shape)
         values = {name: few.taken(name).values for name in few.names if name != PRESENT}
