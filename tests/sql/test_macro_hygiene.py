@@ -102,6 +102,65 @@ def test_where_arguments_resolve(both: tuple[einsql.Connection, duckdb.DuckDBPyC
     assert rows == [(0, 1.0), (1, 2.0), (2, 4.0)]
 
 
+PASSED_ON = {
+    "SELECT * FROM s": (80.0, 160.0, 320.0),
+    "SELECT * FROM relu(s)": (80.0, 160.0, 320.0),
+    "SELECT * FROM abs(s)": (80.0, 160.0, 320.0),
+    "SELECT * FROM plus(s)": (81.0, 161.0, 321.0),
+    "SELECT * FROM plus(t := s)": (81.0, 161.0, 321.0),
+    "SELECT * FROM plus((SELECT * FROM s))": (81.0, 161.0, 321.0),
+    "SELECT i, val FROM hides(s)": (1080.0, 1160.0, 1320.0),
+    "SELECT * FROM (SELECT * FROM plus(relu(s)))": (81.0, 161.0, 321.0),
+    "SELECT * FROM EINSUM('i->i', s)": (80.0, 160.0, 320.0),
+    "SELECT * FROM GRADIENT((SELECT SUM(s.val * s.val) AS l FROM s), s)": (160.0, 320.0, 640.0),
+    "SELECT * FROM ELEMENTS((SELECT * FROM TILES(s, 2)))": (80.0, 160.0, 320.0),
+    "SELECT i, tot(s) AS val FROM s": (560.0,) * 3,
+    "SELECT i, tot(t := s) + tot(q) AS val FROM q": (616.0,) * 3,
+    "SELECT i, twice(s) AS val FROM q": (1120.0,) * 3,
+    "SELECT i, val + (SELECT SUM(val) FROM plus(s)) AS val FROM q": (571.0, 579.0, 595.0),
+    "SELECT i, val + tot(x) AS val FROM q": (15.0, 23.0, 39.0),
+    "SELECT i, val + twice(x) AS val FROM q": (22.0, 30.0, 46.0),
+    "SELECT s AS i, val FROM renames(q, s)": (8.0, 16.0, 32.0),
+    "SELECT i, tot(exp(relu(s))) - tot(exp(s)) AS val FROM q": (0.0,) * 3,
+}
+"""Queries of a macro over its WITH s, which is ten times the argument q, and their values."""
+
+
+@pytest.mark.parametrize("query", PASSED_ON)
+def test_names_that_a_body_passes_on(
+    both: tuple[einsql.Connection, duckdb.DuckDBPyConnection], query: str
+) -> None:
+    con, _ = both
+    con.register("s", np.array([8.0, 16.0, 32.0]), dims=("i",))
+    con.execute(f"""
+        CREATE OR REPLACE MACRO plus(t) AS TABLE SELECT i, val + 1 AS val FROM t;
+        CREATE OR REPLACE MACRO hides(t) AS TABLE
+            WITH s AS (SELECT i, val + 1000 AS val FROM t) SELECT * FROM s;
+        CREATE OR REPLACE MACRO renames(t, axis) AS TABLE SELECT i AS axis, val FROM t;
+        CREATE OR REPLACE MACRO tot(t) AS (SELECT SUM(t.val) FROM t);
+        CREATE OR REPLACE MACRO twice(t) AS tot(t) + (SELECT tot(t));
+        CREATE OR REPLACE MACRO m(q) AS TABLE
+            WITH s AS (SELECT i, val * 10 AS val FROM q) {query}
+    """)
+    wanted = list(enumerate(PASSED_ON[query]))
+    hidden = "WITH x AS (SELECT i, val - 9 AS val FROM y), s AS (SELECT * FROM y) "
+    for call in ("m(y)", "m(s)", "m(q := s)", "m((SELECT * FROM s))", "m(relu(s))"):
+        for clause in ("", hidden):
+            assert con.execute(f"{clause}SELECT * FROM {call}").fetchall() == wanted, call
+
+
+def test_names_of_attention(both: tuple[einsql.Connection, duckdb.DuckDBPyConnection]) -> None:
+    con, _ = both
+    for n, name in enumerate(("_score", "w")):
+        con.register(name, np.random.default_rng(n).normal(size=(3, 2)), dims=("t", "d"))
+    con.execute("CREATE VIEW scores AS SELECT * FROM _score")
+    for names in ("{0}, w, w", "w, {0}, w", "w, w, {0}", "{0}, {0}, {0}"):
+        call = f"SELECT * FROM attention({names}, t, d)"
+        wanted = con.execute(call.format("scores")).fetchall()
+        for clause in ("", "WITH _score AS (SELECT * FROM scores) "):
+            assert con.execute(clause + call.format("_score")).fetchall() == wanted, names
+
+
 def test_what_duckdb_runs_of_a_macro(
     both: tuple[einsql.Connection, duckdb.DuckDBPyConnection],
 ) -> None:

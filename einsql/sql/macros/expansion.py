@@ -20,9 +20,11 @@ from einsql.sql.parser.positions import locate, positioned, unsupported
 from einsql.sql.scope.scope import Scope
 
 if TYPE_CHECKING:
+    from einsql.sql.macros import arguments as _arguments
     from einsql.sql.macros import substitution as _substitution
     from einsql.sql.parser import column_names
 else:  # loaded for macros
+    _arguments = LazyModule("einsql.sql.macros.arguments")
     _substitution = LazyModule("einsql.sql.macros.substitution")
     column_names = LazyModule("einsql.sql.parser.column_names")
 
@@ -82,8 +84,8 @@ class MacroExpander:
             ProgrammingError: The arguments do not match the parameters.
         """
         if id(call) not in self.bodies:  # the stored reference keeps the id unique
-            _substitution.name_calls(macro, call, self.find)
-            self.bodies[id(call)] = call, _substitution.expand(macro, call, lambda value: value)
+            _arguments.name_calls(macro, call, self.find)
+            self.bodies[id(call)] = call, _substitution.expand(macro, call, self.find, lambda v: v)
         return self.bodies[id(call)][1]
 
     def scalar(self, name: str, args: list[exp.Expr], block: Block) -> exp.Expr | None:
@@ -147,8 +149,10 @@ class MacroExpander:
             assert isinstance(node, exp.Anonymous)
             with positioned(node):
                 self._check_call(macro, node)
-                _substitution.name_calls(macro, node, self.find)
-                body = _substitution.expand(macro, node, lambda value: qualified(block, value))
+                _arguments.name_calls(macro, node, self.find)
+                body = _substitution.expand(
+                    macro, node, self.find, lambda value: qualified(block, value)
+                )
                 if macro.law is not None:
                     node, body = _aggregated(macro.law, node, body)
             node.replace(body)

@@ -52,14 +52,20 @@ def called_name(call: exp.Func) -> str:
     return call.name if isinstance(call, exp.Anonymous) else call.sql_name().lower()
 
 
-def is_passed_on(column: exp.Column) -> bool:
-    """True for a column that is an argument of a call in FROM, by its place or by name."""
-    call = column.parent
-    if isinstance(call, exp.PropertyEQ) and column.arg_key == "expression":
+def call_of(argument: exp.Expr) -> exp.Func | None:
+    """The call that has an argument, by its place or by name."""
+    call = argument.parent
+    if isinstance(call, exp.PropertyEQ) and argument.arg_key == "expression":
         call = call.parent
-    is_call = isinstance(call, exp.Func) and column.arg_key == "this"
-    is_call = is_call or isinstance(call, exp.Anonymous)
-    return is_call and call is not None and isinstance(call.parent, exp.Table)
+    if isinstance(call, exp.Anonymous):
+        return call
+    return call if isinstance(call, exp.Func) and argument.arg_key == "this" else None
+
+
+def is_passed_on(column: exp.Column) -> bool:
+    """True for a column that is an argument of a call in FROM."""
+    call = call_of(column)
+    return call is not None and isinstance(call.parent, exp.Table)
 
 
 def is_local(node: exp.Expr, name: str) -> bool:
@@ -83,10 +89,10 @@ def is_local(node: exp.Expr, name: str) -> bool:
 
 
 def _mark_free(nodes: list[exp.Expr]) -> None:
-    """Marks the names of tables, and of arguments of calls in FROM, that the body lacks."""
+    """Marks the names of tables, and of arguments that may be tables, that the body lacks."""
     for node in nodes:
         is_name = isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier)
-        is_name = is_name or (isinstance(node, exp.Column) and is_passed_on(node))
+        is_name = is_name or (isinstance(node, exp.Column) and call_of(node) is not None)
         if is_name and not is_local(node, node.name.lower()):
             node.meta[FREE] = True
 

@@ -7,15 +7,20 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from einsql.errors import ProgrammingError
-from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
-from einsql.sql.macros.macros import FREE, PARAMETER_OF, Macro, is_passed_on
+from einsql.sql.macros.arguments import arguments_of, is_table_argument, reads_table
+from einsql.sql.macros.macros import FREE, PARAMETER_OF, Macro, call_of, is_passed_on
 from einsql.sql.parser.positions import position, unsupported
 
 OF_MACRO = "of_macro"
 """Marks columns and subqueries of a scalar macro's body with the macros that contain them."""
 
 
-def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+def expand(
+    macro: Macro,
+    call: exp.Anonymous,
+    find: Callable[[str], Macro | None],
+    qualify: Callable[[exp.Expr], exp.Expr],
+) -> exp.Expr:
     """Expands a call: a copy of the macro's body with arguments in place of parameters.
 
     If FROM reads a parameter, its argument has to be a table: a name, a subquery or a file. An
@@ -31,55 +36,13 @@ def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.
     Args:
         macro: The called macro.
         call: The call, whose position errors in the body get.
+        find: Function that returns the macro of a name, or None.
         qualify: Function that adds the caller's tables to an argument moved into a subquery.
 
     Raises:
         ProgrammingError: The arguments do not match the parameters.
     """
-    return _Expansion(macro, call, qualify).copied(macro.body)
-
-
-def name_calls(macro: Macro, call: exp.Anonymous, find: Callable[[str], Macro | None]) -> None:
-    """Writes `(SELECT * FROM f(…))` for a call f(…) that is the argument of a table parameter.
-
-    Args:
-        macro: The called macro.
-        call: The call, which is changed.
-        find: Function that returns the macro of a name, or None.
-    """
-    for name, argument in _arguments(macro, call).items():
-        is_call = isinstance(argument, exp.Func) and not isinstance(argument, exp.Query)
-        if is_call and argument.parent is not None and _reads_table(macro, name, find, frozenset()):
-            query = exp.Select(expressions=[exp.Star()])
-            argument.replace(exp.Subquery(this=query))
-            query.set("from_", exp.From(this=exp.Table(this=argument)))
-
-
-def _reads_table(
-    macro: Macro,
-    name: str,
-    find: Callable[[str], Macro | None],
-    above: frozenset[tuple[str, str]],
-) -> bool:
-    """True if a macro reads a parameter as a table, itself or in a call of FROM."""
-    if name in macro.names.tables:
-        return True
-    here = (macro.name.lower(), name)
-    for column in macro.body.find_all(exp.Column) if here not in above else ():
-        if column.table or column.name.lower() != name or not is_passed_on(column):
-            continue
-        called = column.find_ancestor(exp.Func)
-        if not isinstance(called, exp.Anonymous):
-            return True
-        inner = find(called.name)
-        if inner is None and called.name.lower() in TABLE_FUNCTIONS:
-            return True
-        if inner is not None and inner.is_table:
-            passed = _arguments(inner, called).items()
-            names = [n for n, argument in passed if argument is column]
-            if any(_reads_table(inner, n, find, above | {here}) for n in names):
-                return True
-    return False
+    return _Expansion(macro, call, find, qualify).copied(macro.body)
 
 
 def expanded_size(macro: Macro, call: exp.Anonymous) -> int:
@@ -125,12 +88,17 @@ class _Expansion:
     """One substitution of arguments for parameters."""
 
     def __init__(
-        self, macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.Expr]
+        self,
+        macro: Macro,
+        call: exp.Anonymous,
+        find: Callable[[str], Macro | None],
+        qualify: Callable[[exp.Expr], exp.Expr],
     ) -> None:
         self.macro = macro
         self.call = call
+        self.find = find
         self.qualify = qualify
-        self.values = _arguments(macro, call)
+        self.values = arguments_of(macro, call)
         self.types = dict(zip(map(str.lower, macro.parameters), macro.types, strict=False))
         self.tables = macro.names.tables & self.values.keys()
         self.aliases = macro.names.aliases - self.tables
@@ -144,7 +112,9 @@ class _Expansion:
         if self.macro.is_table:
             return {}
         moved: dict[str, exp.Expr] = {}
-        for name in self.macro.names.nested & self.values.keys() - self.macro.names.tables:
+        for name in self.macro.names.nested & self.values.keys():
+            if reads_table(self.macro, name, self.find):
+                continue
             argument = _copy(self.values[name])
             if argument.find(exp.Query) is not None:
                 raise unsupported(
@@ -163,7 +133,7 @@ class _Expansion:
             nodes = list(self.moved.get(name, argument).walk())
             columns = [n for n in nodes if isinstance(n, exp.Column)]
             tables |= {n.name.lower() for n in nodes if isinstance(n, exp.Table)}
-            tables |= {c.name.lower() for c in columns if is_passed_on(c)}
+            tables |= {c.name.lower() for c in columns if call_of(c) is not None}
             tables_of_columns |= {n.table.lower() for n in columns if n.table}
             if isinstance(argument, exp.Column) and not argument.table:
                 tables.add(argument.name.lower())
@@ -194,6 +164,8 @@ class _Expansion:
         new = _rebuilt(node, self.copied, meta)
         if isinstance(node, exp.Table) and self.renamed:
             self._rename_table(node, new)
+        elif isinstance(node, exp.Column) and call_of(node) is not None:
+            self._rename_argument(node, new)
         return new
 
     def _rename_table(self, node: exp.Table, new: exp.Expr) -> None:
@@ -206,6 +178,13 @@ class _Expansion:
             new.set("alias", named)
         if old is not None and FREE not in node.meta and isinstance(node.this, exp.Identifier):
             new.set("this", exp.to_identifier(old, quoted=True))
+
+    def _rename_argument(self, node: exp.Column, new: exp.Expr) -> None:
+        """Renames the table of a WITH in the body that a call reads by name."""
+        if not is_table_argument(node, self.find):
+            new.meta.pop(FREE, None)
+        elif FREE not in node.meta and node.name.lower() in self.renamed:
+            new.set("this", exp.to_identifier(self.renamed[node.name.lower()], quoted=True))
 
     def _substitute(self, node: exp.Expr) -> exp.Expr | None:
         """The replacement of a node with its children, or None."""
@@ -231,7 +210,8 @@ class _Expansion:
         name = node.name.lower()
         if isinstance(node.parent, exp.Star):
             return exp.Column(this=self._name(node.this))
-        if is_passed_on(node):
+        is_table = name in self.tables and is_table_argument(node, self.find)
+        if is_table or is_passed_on(node):
             argument = self.values[name]
             if isinstance(argument, exp.Subquery) and isinstance(argument.this, exp.Select):
                 return exp.Subquery(this=argument.this)
@@ -322,40 +302,3 @@ class _Expansion:
             )
         identifier: exp.Identifier = argument.this.copy()
         return identifier
-
-
-def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
-    """The argument of each parameter, by its name in lower case."""
-    parameters = [p.lower() for p in macro.parameters]
-    arguments: dict[str, exp.Expr] = {}
-    for arg in call.expressions:
-        at = position(arg) or position(call)
-        if isinstance(arg, exp.Star | exp.Distinct | exp.Order | exp.Kwarg):
-            raise ProgrammingError(f"{macro.name}() takes values only", position=at)
-        name, argument = "", arg
-        if isinstance(arg, exp.PropertyEQ):
-            name, argument = arg.this.name.lower(), arg.expression
-        elif len(arguments) < len(parameters):
-            name = parameters[len(arguments)]
-        if name not in parameters or name in arguments:
-            if isinstance(arg, exp.PropertyEQ):
-                what = "twice" if name in arguments else "there is none of that name"
-                raise ProgrammingError(f"{macro.call} gets {arg.this.name}: {what}", position=at)
-            raise _wrong_number(macro, call)
-        arguments[name] = argument
-    first = len(parameters) - len(macro.defaults)
-    for name, argument in zip(parameters[first:], macro.defaults, strict=True):
-        arguments.setdefault(name, argument.copy())
-    if len(arguments) < len(parameters):
-        raise _wrong_number(macro, call)
-    return arguments
-
-
-def _wrong_number(macro: Macro, call: exp.Anonymous) -> ProgrammingError:
-    most, passed = len(macro.parameters), len(call.expressions)
-    least = most - len(macro.defaults)
-    count = f"{least} to {most}" if macro.defaults else f"{most}"
-    return ProgrammingError(
-        f"{macro.call} takes {count} argument{'s' * (count != '1')}, not {passed}",
-        position=position(call),
-    )
