@@ -93,7 +93,7 @@ def test_a_huge_key_is_no_huge_tensor(tmp_path: Path) -> None:
     con = einsql.connect(config={"memory_limit": "64MB", "temp_directory": str(tmp_path)})
     con.execute("CREATE TABLE s AS SELECT 300000000 AS k, 1.5::DOUBLE AS v")
     with pytest.raises(einsql.OperationalError, match="2,700,000,009 bytes") as caught:
-        con.execute("CREATE TENSOR w AS SELECT k AS i, v AS val FROM s")
+        con.execute("CREATE TENSOR w STORAGE DENSE AS SELECT k AS i, v AS val FROM s")
     assert "DIM" in str(caught.value)
     # What rows fill goes to files, as what is declared does.
     con.execute("CREATE TABLE d AS SELECT range AS k, range::DOUBLE AS v FROM range(4000000)")

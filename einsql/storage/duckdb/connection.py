@@ -364,11 +364,12 @@ class Duck:
     @cached_property
     def aggregates(self) -> frozenset[str]:
         """The lower-case names of DuckDB's aggregates."""
-        rows = self.execute(
+        # Not in the running transaction: it would not see functions that are registered later.
+        rows = self._registering(lasts=True).cursor().execute(
             "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
             "WHERE function_type = 'aggregate'"
         )
-        return frozenset(row[0] for row in rows)
+        return frozenset(row[0] for row in rows.fetchall())
 
     def holds_catalog(self, database: str) -> bool:
         """True if an attached database has objects of einsql."""
