@@ -142,6 +142,14 @@ def test_last_shows_everything(run: Run) -> None:
     assert "rendering: rows\n" in out
 
 
+def test_last_is_the_last_result_that_had_rows(run: Run) -> None:
+    commands = ("CREATE TABLE t AS SELECT 7 AS a", "FROM t", "UPDATE t SET a = 8", "FROM nothing",
+                "DROP TABLE t", ".last")  # fmt: skip
+    _, out, err = run("-csv", *script(*commands))
+    assert "no result" not in err
+    assert out == "a\n7\na\n7\n"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="the commands are POSIX's")
 def test_programs_directories_and_the_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
