@@ -202,3 +202,19 @@ def test_messages_break_between_words() -> None:
     assert " ".join(message.split()) == " ".join(f"Error: {error}".split("\n\n")[0].split())
     assert all(line.startswith("  ") for line in message.split("\n")[3:])
     assert place == str(error).split("\n\n")[1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the commands are POSIX's")
+def test_results_go_into_programs(run: Run) -> None:
+    commands = (".once |tr a-z 'A-Z' > once.txt", "SELECT 1 AS a", ".output |cat > 'all of.txt';",
+                "SELECT 2 AS b", "SELECT 3 AS c", ".output", ".once |head -n 1 > first.txt",
+                "FROM range(50000)", ".once |no-such-program", "SELECT 4 AS d",
+                "SET enable_external_access = false", ".once |cat > none.txt")  # fmt: skip
+    status, out, err = run("-csv", *script(*commands))
+    assert (status, out) == (1, "")
+    assert err.splitlines() == [
+        'Error: the command "no-such-program" cannot be run',
+        "Error: .once FILE is off: enable_external_access is false",
+    ]
+    contents = {p.name: p.read_text() for p in Path().glob("*.txt")}
+    assert contents == {"once.txt": "A\n1\n", "all of.txt": "b\n2\nc\n3\n", "first.txt": "range\n"}
