@@ -8,16 +8,26 @@ import signal
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
+from einsql.core.lazy_module import LazyModule
 from einsql.frontends.console import colours
 from einsql.frontends.console.settings import CommandError, Settings
 from einsql.storage.results.box import display_width
 
+if TYPE_CHECKING:
+    import subprocess
+else:  # loaded for pagers and programs
+    subprocess = LazyModule("subprocess")
+
 _SCROLLED = 50
 """Lines that are printed without a pager on any screen: enough for a table of 40 rows."""
+
+
+_MISSING = (126, 127)
+"""The exit status of the system's shell for a command that it cannot run."""
 
 
 class Output:
@@ -32,6 +42,7 @@ class Output:
         self.at_prompt = False
         self._settings = settings
         self._file: IO[str] | None = None
+        self._program: subprocess.Popen[str] | None = None
         self._once = False
         self.name = "terminal"
 
@@ -51,23 +62,38 @@ class Output:
         return colours.depth(sys.stdout) if self._file is None else colours.NONE
 
     def write_to(self, path: str | None, once: bool = False) -> None:
-        """Redirects results to a file, or back to the standard output.
+        """Redirects results to a file or a program, or back to the standard output.
 
         Args:
-            path: The file, which is overwritten; None for the standard output.
+            path: The file, which is overwritten; `|` and a command line for a program that reads
+                the results; None for the standard output.
             once: Whether only the next result is redirected.
 
         Raises:
-            CommandError: The file cannot be written.
+            CommandError: The file cannot be written, or the previous program could not be run.
         """
-        if self._file is not None:
-            self._file.close()
-        self._file, self._once, self.name = None, once, path or "terminal"
-        if path is not None:
+        self._end()
+        self._once, self.name = once, path or "terminal"
+        if path is not None and path.startswith("|"):
+            self._program = _started(path[1:])
+            self._file = self._program.stdin
+        elif path is not None:
             try:
                 self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - the file stays open
             except OSError as e:
                 raise CommandError(f'cannot write "{path}": {e.strerror}') from e
+
+    def _end(self) -> None:
+        """Closes the file, or waits for the program to end."""
+        file, program, self._file, self._program = self._file, self._program, None, None
+        if file is not None:
+            with suppress(BrokenPipeError) if program is not None else nullcontext():
+                file.close()
+        if program is not None:
+            with _left_to_child():
+                program.wait()
+            if program.returncode in _MISSING:
+                raise CommandError(f'the command "{program.args!s}" cannot be run')
 
     def print_lines(
         self,
@@ -91,11 +117,13 @@ class Output:
         if paged and self.at_prompt and self.is_terminal and (command := self._pager()):
             lines = self._page(lines, command)
         out = sys.stdout if self._file is None else self._file
-        for line in lines:
-            out.write(line + end)
-            if at_once:
-                out.flush()
-        out.flush()
+        # A program may end before it has read all lines.
+        with suppress(BrokenPipeError) if self._program is not None else nullcontext():
+            for line in lines:
+                out.write(line + end)
+                if at_once:
+                    out.flush()
+            out.flush()
         if self._once:
             self.write_to(None)
 
@@ -146,12 +174,11 @@ def wrapped(message: str, width: int) -> str:
     return "\n".join(lines) + quote + place
 
 
-def _feed(command: str, lines: Iterator[str]) -> None:
-    import subprocess  # needed for pagers only
-
+def _started(command: str) -> subprocess.Popen[str]:
+    """Runs a command line of the system's shell that reads lines."""
     sys.stdout.flush()
     environment = {**os.environ, "LESS": os.environ.get("LESS", "SRF")}
-    pager = subprocess.Popen(
+    return subprocess.Popen(
         command,
         shell=True,
         stdin=subprocess.PIPE,
@@ -160,6 +187,10 @@ def _feed(command: str, lines: Iterator[str]) -> None:
         encoding="utf-8",
         errors="replace",
     )
+
+
+def _feed(command: str, lines: Iterator[str]) -> None:
+    pager = _started(command)
     assert pager.stdin is not None
     with _left_to_child(), pager:
         # The user quit the pager before its end.
@@ -168,7 +199,7 @@ def _feed(command: str, lines: Iterator[str]) -> None:
                 pager.stdin.write(line + "\n")
         with suppress(BrokenPipeError):
             pager.stdin.close()
-    if pager.returncode in (126, 127):  # the shell's codes for a missing command
+    if pager.returncode in _MISSING:
         raise CommandError(f'the pager "{command}" cannot be run; .pager off goes without')
 
 

@@ -47,7 +47,7 @@ class Shell:
         settings: The settings; they can change between statements.
         output: The destination of results.
         failed: Whether a statement or command has failed.
-        latest: The cursor of the last printed result.
+        latest: The cursor of the last result that had rows; it keeps the result's memory.
         latest_text: The last text of statements that has run.
     """
 
@@ -206,7 +206,6 @@ class Shell:
             )
 
     def _query(self, sql: str) -> None:
-        self.latest = None  # releases the memory of the previous result
         if _LOOP.match(sql):
             self._loop(sql)
             return
@@ -265,7 +264,8 @@ class Shell:
         finally:
             self.connection.stepped = None
             self.connection.context.progress.report_reads = True
-            self.latest = cursor if cursor.description is not None else None
+            if cursor.description is not None:
+                self.latest = cursor
             if cursor.description is not None and (is_table or not arrivals.columns):
                 columns, rows = columns_of(cursor.description), cursor.fetchall()
                 self._print(columns, rows, self._style(len(rows)))

@@ -142,6 +142,14 @@ def test_last_shows_everything(run: Run) -> None:
     assert "rendering: rows\n" in out
 
 
+def test_last_is_the_last_result_that_had_rows(run: Run) -> None:
+    commands = ("CREATE TABLE t AS SELECT 7 AS a", "FROM t", "UPDATE t SET a = 8", "FROM nothing",
+                "DROP TABLE t", ".last")  # fmt: skip
+    _, out, err = run("-csv", *script(*commands))
+    assert "no result" not in err
+    assert out == "a\n7\na\n7\n"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="the commands are POSIX's")
 def test_programs_directories_and_the_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -194,3 +202,19 @@ def test_messages_break_between_words() -> None:
     assert " ".join(message.split()) == " ".join(f"Error: {error}".split("\n\n")[0].split())
     assert all(line.startswith("  ") for line in message.split("\n")[3:])
     assert place == str(error).split("\n\n")[1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the commands are POSIX's")
+def test_results_go_into_programs(run: Run) -> None:
+    commands = (".once |tr a-z 'A-Z' > once.txt", "SELECT 1 AS a", ".output |cat > 'all of.txt';",
+                "SELECT 2 AS b", "SELECT 3 AS c", ".output", ".once |head -n 1 > first.txt",
+                "FROM range(50000)", ".once |no-such-program", "SELECT 4 AS d",
+                "SET enable_external_access = false", ".once |cat > none.txt")  # fmt: skip
+    status, out, err = run("-csv", *script(*commands))
+    assert (status, out) == (1, "")
+    assert err.splitlines() == [
+        'Error: the command "no-such-program" cannot be run',
+        "Error: .once FILE is off: enable_external_access is false",
+    ]
+    contents = {p.name: p.read_text() for p in Path().glob("*.txt")}
+    assert contents == {"once.txt": "A\n1\n", "all of.txt": "b\n2\nc\n3\n", "first.txt": "range\n"}

@@ -51,6 +51,7 @@ class Command:
         external: The least number of arguments with which the command reads or writes files or
             runs programs, which a session without external access refuses; None if it never does.
         verbatim: Whether the rest of the line is one argument, unchanged.
+        pipes: Whether a rest of the line that begins with `|` is one argument, unchanged.
         backslashes: Whether backslashes and a semicolon at the end belong to the arguments.
     """
 
@@ -62,6 +63,7 @@ class Command:
     takes: Sequence[str] = ()
     external: int | None = None
     verbatim: bool = False
+    pipes: bool = False
     backslashes: bool = False
 
 

@@ -40,7 +40,8 @@ def run_command(shell: CommandTarget, line: str) -> None:
         raise CommandError(f'There is no command ".{name}"\n{hint}.help explains all commands.')
     if not command.backslashes:
         rest = rest.rstrip(";")
-    words = [rest] if command.verbatim else _words(name, rest, command.backslashes)
+    is_whole = command.verbatim or (command.pipes and rest.startswith("|"))
+    words = [rest] if is_whole else _words(name, rest, command.backslashes)
     if not command.least <= len(words) <= command.most:
         raise CommandError(f"Usage: .{name} {command.arguments}".rstrip())
     reaches_out = command.external is not None and len(words) >= command.external
@@ -137,9 +138,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "nullvalue": Command("TEXT", "Print NULL as this text", formats.change_null, least=1),
     "once": Command(
-        "FILE", "Print the next result into a file",
+        "FILE", "Print the next result into a file, or into a program: .once |COMMAND",
         lambda shell, words: shell.output.write_to(words[0], once=True),
-        least=1, takes="file", external=1,
+        least=1, takes="file", external=1, pipes=True,
     ),
     "open": Command(
         "[FILE]", "Close the database and open another, or an empty one in memory",
@@ -147,9 +148,9 @@ COMMANDS: dict[str, Command] = {
         takes="file", external=0,
     ),
     "output": Command(
-        "[FILE]", "Print results into a file, or on the terminal again",
+        "[FILE]", "Print results into a file or a program, or on the terminal again",
         lambda shell, words: shell.output.write_to(words[0] if words else None),
-        takes="file", external=1,
+        takes="file", external=1, pipes=True,
     ),
     "pager": Command(
         "[on|off|COMMAND]", "Show long results by $PAGER or less, not, or by this command",
