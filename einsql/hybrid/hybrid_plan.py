@@ -260,13 +260,16 @@ def is_tensor_file(ctx: Context, name: str) -> bool:
 
 
 def check(ctx: Context, hybrid: Hybrid) -> None:
-    """Binds the remaining text in DuckDB, over fragments without rows.
+    """Binds the remaining text in DuckDB, over fragments without rows, and does not run it.
 
     Raises:
         Error: The text is invalid.
     """
     with ctx.duck.showing(_empties(ctx, hybrid)):
-        _table(ctx, hybrid, [None for _ in hybrid.text.parameters], most=0)
+        word = "DESCRIBE "
+        origins = [(0, 0), *((at + len(word), there) for at, there in hybrid.text.origins)]
+        described = _led(word, hybrid, origins)
+        _table(ctx, described, [None for _ in hybrid.text.parameters])
 
 
 def described(ctx: Context, hybrid: Hybrid) -> Description:
@@ -278,19 +281,22 @@ def described(ctx: Context, hybrid: Hybrid) -> Description:
 def duckdb_plan(ctx: Context, hybrid: Hybrid, analyze: bool) -> str:
     """Returns DuckDB's plan of the remaining text. With `analyze`, fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
-    text = Edited(word + hybrid.text.text, hybrid.text.parameters, [(0, 0)])
-    explain = Hybrid(
-        text=text,
+    relations = _relations(ctx, hybrid) if analyze else _empties(ctx, hybrid)
+    with ctx.duck.showing(relations):
+        table = _table(ctx, _led(word, hybrid, [(0, 0)]), _given(ctx, hybrid))
+    return "\n".join(str(row[-1]) for row in table.rows())
+
+
+def _led(word: str, hybrid: Hybrid, origins: list[tuple[int, int]]) -> Hybrid:
+    """The statement of a word, such as EXPLAIN, before the remaining text."""
+    return Hybrid(
+        text=Edited(word + hybrid.text.text, hybrid.text.parameters, origins),
         parts=hybrid.parts,
         runner=hybrid.runner,
         defined=hybrid.defined,
         is_query=False,
         functions=hybrid.functions,
     )
-    relations = _relations(ctx, hybrid) if analyze else _empties(ctx, hybrid)
-    with ctx.duck.showing(relations):
-        table = _table(ctx, explain, _given(ctx, hybrid))
-    return "\n".join(str(row[-1]) for row in table.rows())
 
 
 def _empties(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
@@ -455,10 +461,8 @@ def _names(
     low = {c.lower() for c in columns}
     if not any(m and m[1].lower() in low for m in map(_REPEATED.fullmatch, columns)):
         return tuple(columns)
-    duck.execute(text, parameters or None)
-    names = tuple(str(d[0]) for d in duck.description)
-    duck.abort()
-    return names
+    described = duck.execute(f"DESCRIBE {text}", parameters or None).fetchall()
+    return tuple(str(row[0]) for row in described)
 
 
 def _spelled(duck: Any, name: str, hybrid: Hybrid) -> str:

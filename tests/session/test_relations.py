@@ -155,6 +155,20 @@ def test_a_query_with_an_effect_runs_once_for_its_relation(
     del x
 
 
+@pytest.mark.parametrize(
+    ("query", "calls"),
+    [
+        ("SELECT nextval('s') AS n, 1 AS n", 1),
+        ("WITH a AS MATERIALIZED (SELECT nextval('s') AS n) SELECT * FROM a x1, a x2", 1),
+        ("CREATE VIEW v AS SELECT nextval('s') AS n", 0),
+    ],
+)
+def test_names_and_views_do_not_run_a_query(query: str, calls: int, con: einsql.Connection) -> None:
+    con.execute("CREATE SEQUENCE s")
+    con.execute(query)
+    assert con.execute("SELECT nextval('s') AS next").fetchall() == [(calls + 1,)]
+
+
 def test_unstable_functions_are_those_of_duckdb() -> None:
     query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
     rows = duckdb.execute(query).fetchall()
