@@ -202,11 +202,11 @@ def test_a_site_with_one_value_of_a_key_gives_it_its_group() -> None:
 
 
 def test_a_key_that_a_cut_fixes_has_one_group() -> None:
-    con = einsql.connect(config={"sites": 3, "jit": "never"})
+    con = einsql.connect(config={"sites": 3, "jit": "never", "cost": "seconds"})
     con.execute("CREATE TENSOR s (i DIM(3), j DIM(100000), val BIGINT) STORAGE SPARSE")
-    con.execute("INSERT INTO s SELECT i, j, 1 AS val FROM range(3) AS a(i), range(50) AS b(j)")
+    con.execute("INSERT INTO s SELECT i, j, 1 AS val FROM range(3) AS a(i), range(500) AS b(j)")
     sql = "SELECT i - 1 AS g, i, COUNT(*) AS c FROM s GROUP BY i - 1, i"
-    assert sorted(con.execute(sql).fetchall()) == [(-1, 0, 50), (0, 1, 50), (1, 2, 50)]
+    assert sorted(con.execute(sql).fetchall()) == [(-1, 0, 500), (0, 1, 500), (1, 2, 500)]
 
 
 def test_parts_without_stored_elements_send_nothing() -> None:
