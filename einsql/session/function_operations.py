@@ -10,7 +10,8 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError
-from einsql.ir.einsum.graph import TRUE, Call, Expr, Value, map_values, subexpressions
+from einsql.ir.einsum.graph import TRUE, Call, Expr, Value, subexpressions
+from einsql.ir.einsum.graph_rewriting import map_values
 from einsql.ir.functions.derivatives import Derivative, still
 from einsql.ir.functions.law_tests import LawTest, rows
 from einsql.ir.functions.numba_loops import NumbaLoop

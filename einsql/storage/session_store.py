@@ -122,9 +122,8 @@ class Store:
         if stored is None:
             known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
             known += [table for table, _ in self.duck.tables()]
-            raise ProgrammingError(
-                f'There is no tensor "{name}"', hint=suggest(name, known, "names")
-            )
+            hint = suggest(name, known, "names")
+            raise ProgrammingError(f'There is no tensor "{name}"', hint=hint)
         what = "a registered array" if isinstance(stored, Tensor) else f"a {stored.kind}"
         raise ProgrammingError(
             f'"{name}" is {what} and cannot be changed', hint="CREATE TENSOR … AS SELECT copies it."

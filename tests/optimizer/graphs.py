@@ -26,9 +26,9 @@ from einsql.ir.einsum.graph import (
     Value,
     call,
     conj,
-    negate,
     walk,
 )
+from einsql.ir.einsum.graph_rewriting import negate
 from einsql.ir.einsum.interpreter import Fields, evaluate
 
 B, I32, I64, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.DOUBLE

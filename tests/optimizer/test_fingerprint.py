@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import count
 
 from einsql.core.schema import Key, Schema
-from einsql.ir.einsum.graph import EinSum, Input, Node, Operand, Roots, children, relabel, walk
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph import EinSum, Input, Node, Operand, Roots, children, walk
+from einsql.ir.einsum.graph_rewriting import map_exprs, relabel
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import optimize
 from einsql.optimizer.plan_files.fingerprint import fingerprint

@@ -12,8 +12,8 @@ import einsql
 from benchmarks.respelling import Spelling, respelled
 from benchmarks.spelled import QUERIES, Query
 from benchmarks.statements import drawn, registered, split
-from einsql.ir.einsum.graph import EinSum, Node, Operand, Value, relabel
-from einsql.ir.einsum.graph_rewriting import map_exprs, transform
+from einsql.ir.einsum.graph import EinSum, Node, Operand, Value
+from einsql.ir.einsum.graph_rewriting import map_exprs, relabel, transform
 from einsql.ir.einsum.printer import format_graph
 from tests.support.plans import planned, tree_of
 

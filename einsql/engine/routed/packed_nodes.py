@@ -9,7 +9,8 @@ import numpy as np
 
 from einsql.core.schema import Key, Schema
 from einsql.engine.step import Arrays
-from einsql.ir.einsum.graph import Axis, EinSum, Input, Operand, fresh
+from einsql.ir.einsum.graph import Axis, EinSum, Input, Operand
+from einsql.ir.einsum.graph_rewriting import fresh
 
 FEWEST = 8
 """The least number of rows of a kernel."""

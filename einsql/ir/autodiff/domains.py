@@ -27,11 +27,10 @@ from einsql.ir.einsum.graph import (
     Value,
     conj,
     exprs,
-    fresh,
     labels_of,
     operands_of,
 )
-from einsql.ir.einsum.graph_rewriting import with_operands
+from einsql.ir.einsum.graph_rewriting import fresh, with_operands
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
 
 VALUE = "val"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from einsql.ir.autodiff.terms import Term, added, wider
-from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Value, conj, negate
+from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Value, conj
+from einsql.ir.einsum.graph_rewriting import negate
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.derivatives import still
 

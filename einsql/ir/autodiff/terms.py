@@ -11,7 +11,8 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.unknowns import computed
-from einsql.ir.einsum.graph import Call, Const, Expr, Scalar, conj, negate
+from einsql.ir.einsum.graph import Call, Const, Expr, Scalar, conj
+from einsql.ir.einsum.graph_rewriting import negate
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import cast_array
 

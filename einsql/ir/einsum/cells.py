@@ -25,9 +25,8 @@ from einsql.ir.einsum.graph import (
     call,
     exprs,
     labels_of,
-    substitute,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import map_exprs, substitute
 from einsql.ir.einsum.intervals import bounds_of, interval
 from einsql.ir.einsum.simplification import simplify
 

@@ -13,9 +13,8 @@ shift or a pooling window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import field, replace
-from itertools import chain, count
+from collections.abc import Callable, Container, Iterator
+from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -435,13 +434,6 @@ def _tree(fn: str, terms: list[Expr], nothing: Expr) -> Expr:
     return Call(fn, parts, DType.BOOLEAN)
 
 
-def negate(a: Expr) -> Expr:
-    """NOT of a condition, with constants folded."""
-    if isinstance(a, Const):
-        return FALSE if a.value else TRUE
-    return Call("not", (a,), DType.BOOLEAN)
-
-
 def conjuncts(expr: Expr) -> Iterator[Expr]:
     """The terms of a conjunction, except TRUE."""
     if isinstance(expr, Call) and expr.fn == "and":
@@ -480,26 +472,6 @@ def rewrite(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
     return visit(expr)
 
 
-def substitute(expr: Expr, labels: Mapping[str, Expr]) -> Expr:
-    """Replaces labels by expressions."""
-    return rewrite(expr, lambda e: labels.get(e.name, e) if isinstance(e, Label) else e)
-
-
-def relabel(expr: Expr, names: Mapping[str, str]) -> Expr:
-    """Renames labels inside an expression."""
-    return substitute(expr, {old: Label(new) for old, new in names.items()})
-
-
-def map_values(expr: Expr, change: Callable[[Value], Expr]) -> Expr:
-    """Replaces the values of operands inside an expression."""
-    return rewrite(expr, lambda e: change(e) if isinstance(e, Value) else e)
-
-
-def renumber(expr: Expr, numbers: Mapping[int, int]) -> Expr:
-    """Renumbers the operands an expression reads."""
-    return map_values(expr, lambda v: replace(v, operand=numbers.get(v.operand, v.operand)))
-
-
 def exprs(node: EinSum) -> Iterator[Expr]:
     """Every top-level expression of a node."""
     for a in node.axes:
@@ -509,13 +481,6 @@ def exprs(node: EinSum) -> Iterator[Expr]:
     for o in node.outputs:
         yield from o.args
         yield o.where
-
-
-def fresh(wanted: str, taken: Iterable[str]) -> str:
-    """An unused name derived from a wanted name."""
-    names = set(taken)
-    candidates = (f"{wanted}_{n}" for n in count(1))
-    return next(name for name in chain([wanted], candidates) if name not in names)
 
 
 def children(node: Node) -> tuple[Node, ...]:

@@ -1,24 +1,30 @@
-"""Graphs rebuilt over other nodes: other sources, copies of roots, views of an operand."""
+"""Graphs rebuilt over other nodes, and expressions with other labels, values and operands."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 
 from einsql.core.dag import bottom_up
+from einsql.core.schema import DType
 from einsql.ir.einsum.graph import (
+    FALSE,
     TRUE,
     Axis,
+    Call,
+    Const,
     EinSum,
     Expr,
+    Label,
     Node,
     Operand,
     Output,
     Roots,
     Value,
     children,
-    renumber,
+    rewrite,
     walk,
 )
 
@@ -111,3 +117,37 @@ def hint_over(
         if label in labels:
             parts_of_label.setdefault(label, parts)
     return tuple(parts_of_label.items())
+
+
+def negate(a: Expr) -> Expr:
+    """NOT of a condition, with constants folded."""
+    if isinstance(a, Const):
+        return FALSE if a.value else TRUE
+    return Call("not", (a,), DType.BOOLEAN)
+
+
+def substitute(expr: Expr, labels: Mapping[str, Expr]) -> Expr:
+    """Replaces labels by expressions."""
+    return rewrite(expr, lambda e: labels.get(e.name, e) if isinstance(e, Label) else e)
+
+
+def relabel(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """Renames labels inside an expression."""
+    return substitute(expr, {old: Label(new) for old, new in names.items()})
+
+
+def map_values(expr: Expr, change: Callable[[Value], Expr]) -> Expr:
+    """Replaces the values of operands inside an expression."""
+    return rewrite(expr, lambda e: change(e) if isinstance(e, Value) else e)
+
+
+def renumber(expr: Expr, numbers: Mapping[int, int]) -> Expr:
+    """Renumbers the operands an expression reads."""
+    return map_values(expr, lambda v: replace(v, operand=numbers.get(v.operand, v.operand)))
+
+
+def fresh(wanted: str, taken: Iterable[str]) -> str:
+    """An unused name derived from a wanted name."""
+    names = set(taken)
+    candidates = (f"{wanted}_{n}" for n in count(1))
+    return next(name for name in chain([wanted], candidates) if name not in names)

@@ -19,8 +19,8 @@ from einsql.ir.einsum.graph import (
     Value,
     bigint,
     call,
-    fresh,
 )
+from einsql.ir.einsum.graph_rewriting import fresh
 from einsql.ir.einsum.sharded_notation import grid_of
 from einsql.ir.layout import Mesh
 

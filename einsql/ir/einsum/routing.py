@@ -14,17 +14,8 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.cells import values_read
-from einsql.ir.einsum.graph import (
-    EinSum,
-    Expr,
-    Operand,
-    Roots,
-    exprs,
-    labels_of,
-    map_values,
-    operands_of,
-    walk,
-)
+from einsql.ir.einsum.graph import EinSum, Expr, Operand, Roots, exprs, labels_of, operands_of, walk
+from einsql.ir.einsum.graph_rewriting import map_values
 
 
 @dataclass(frozen=True, slots=True)

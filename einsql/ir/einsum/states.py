@@ -17,16 +17,8 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.evaluation import expression_value, same, wide
-from einsql.ir.einsum.graph import (
-    EinSum,
-    Expr,
-    Label,
-    Output,
-    Scalar,
-    Value,
-    cast,
-    map_values,
-)
+from einsql.ir.einsum.graph import EinSum, Expr, Label, Output, Scalar, Value, cast
+from einsql.ir.einsum.graph_rewriting import map_values
 from einsql.ir.einsum.intervals import Bounds, bounds_of
 from einsql.ir.einsum.simplification import simplify
 from einsql.ir.functions import REDUCTIONS, Reduction

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from einsql.ir.einsum.graph import EinSum, relabel
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.graph_rewriting import relabel
 from einsql.ir.remembered import numbered
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.tables import Table
 from einsql.errors import IntegrityError
-from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, relabel
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label
+from einsql.ir.einsum.graph_rewriting import relabel
 from einsql.ir.ia.kernel_laws import distributes
 from einsql.ir.ia.physical_schema import Parts, PhysicalSchema
 from einsql.ir.ia.placement import everywhere, recognized

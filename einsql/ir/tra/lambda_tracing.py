@@ -17,7 +17,8 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.core.typing_rules import meet
 from einsql.errors import DataError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import Call, Const, Expr, cast, negate
+from einsql.ir.einsum.graph import Call, Const, Expr, cast
+from einsql.ir.einsum.graph_rewriting import negate
 from einsql.ir.einsum.intervals import Bounds, interval
 from einsql.ir.functions import SCALARS
 

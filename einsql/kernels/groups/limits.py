@@ -28,9 +28,8 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     labels_of,
     operands_of,
-    relabel,
-    renumber,
 )
+from einsql.ir.einsum.graph_rewriting import relabel, renumber
 from einsql.ir.einsum.intervals import can_raise
 from einsql.kernels.groups.classes import Classes
 from einsql.kernels.scalars import bounds_of

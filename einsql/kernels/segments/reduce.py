@@ -30,10 +30,9 @@ from einsql.ir.einsum.graph import (
     Value,
     call,
     conj,
-    fresh,
     operands_of,
 )
-from einsql.ir.einsum.graph_rewriting import with_operands
+from einsql.ir.einsum.graph_rewriting import fresh, with_operands
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.loops.codegen import accumulator

@@ -31,12 +31,11 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     exprs,
-    fresh,
     rewrite,
     stored_operands,
     subexpressions,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import fresh, map_exprs
 from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import merges, with_state
 from einsql.ir.functions import REDUCTIONS

@@ -29,10 +29,9 @@ from einsql.ir.einsum.graph import (
     cast,
     conj,
     conjuncts,
-    fresh,
     rewrite,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import fresh, map_exprs
 from einsql.kernels.kernel import Arrays, Tick
 from einsql.kernels.loops.generated import Groups, Table
 from einsql.kernels.loops.loop_cuts import Cut

@@ -24,8 +24,8 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     operands_of,
-    renumber,
 )
+from einsql.ir.einsum.graph_rewriting import renumber
 from einsql.kernels.kernel import Arrays, Runner, no_progress
 from einsql.kernels.matmul.match import LABELS, Factor, product_of
 from einsql.kernels.scalars import calls_of, failure_of, labels_read

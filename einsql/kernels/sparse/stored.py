@@ -29,9 +29,9 @@ from einsql.ir.einsum.graph import (
     constant_labels,
     filled_operands,
     labels_of,
-    renumber,
     stored_operands,
 )
+from einsql.ir.einsum.graph_rewriting import renumber
 from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress, share
 from einsql.kernels.scalars import values_of
 from einsql.kernels.sparse.multiply import IN_ORDER, multiply_rows

@@ -21,12 +21,11 @@ from einsql.ir.einsum.graph import (
     Operand,
     Output,
     exprs,
-    fresh,
     labels_of,
     operands_of,
     where_absent,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import fresh, map_exprs
 from einsql.ir.einsum.partial_states import merges, with_state
 from einsql.kernels.kernel import Arrays, Runner, no_progress
 from einsql.kernels.sparse.optional import WAS

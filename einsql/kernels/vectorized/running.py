@@ -24,8 +24,8 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     operands_of,
-    renumber,
 )
+from einsql.ir.einsum.graph_rewriting import renumber
 from einsql.ir.einsum.intervals import can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, Runner, Tick, share

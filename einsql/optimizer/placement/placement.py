@@ -12,16 +12,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field, replace
 
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import (
-    EinSum,
-    Input,
-    Node,
-    Roots,
-    children,
-    relabel,
-    walk,
-)
-from einsql.ir.einsum.graph_rewriting import consumers
+from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, children, walk
+from einsql.ir.einsum.graph_rewriting import consumers, relabel
 from einsql.ir.einsum.rings import is_turn
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import COPIES, state_bytes, tuple_bytes

@@ -7,15 +7,8 @@ from dataclasses import replace
 from math import prod
 
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import (
-    TRUE,
-    Axis,
-    EinSum,
-    Input,
-    Node,
-    Operand,
-    fresh,
-)
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Operand
+from einsql.ir.einsum.graph_rewriting import fresh
 from einsql.ir.einsum.kept_sums import PART, cut_axes, divided, keeps_parts, pending_label
 from einsql.ir.einsum.sharded_notation import grid_of
 from einsql.ir.layout import Layout, Mesh, Shard

@@ -31,10 +31,9 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     exprs,
     labels_of,
-    renumber,
     subexpressions,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import map_exprs, renumber
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.einsum.states import has_order
 from einsql.ir.functions import SCALARS

@@ -23,10 +23,9 @@ from einsql.ir.einsum.graph import (
     exprs,
     labels_of,
     operands_of,
-    renumber,
     stored_operands,
 )
-from einsql.ir.einsum.graph_rewriting import hint_over
+from einsql.ir.einsum.graph_rewriting import hint_over, renumber
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS, Interval
 from einsql.optimizer.rewrite.node_properties import distributed

@@ -16,10 +16,9 @@ from einsql.ir.einsum.graph import (
     Param,
     Roots,
     Value,
-    map_values,
     walk,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import map_exprs, map_values
 from einsql.ir.functions import SCALARS
 from einsql.optimizer.rewrite.rules import Rule
 

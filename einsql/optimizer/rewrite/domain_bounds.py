@@ -20,10 +20,9 @@ from einsql.ir.einsum.graph import (
     Roots,
     conj,
     conjuncts,
-    relabel,
     walk,
 )
-from einsql.ir.einsum.graph_rewriting import hint_over, map_exprs
+from einsql.ir.einsum.graph_rewriting import hint_over, map_exprs, relabel
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits
 from einsql.ir.einsum.states import has_order
 from einsql.optimizer.rewrite.node_properties import in_order, is_pointwise, with_axes

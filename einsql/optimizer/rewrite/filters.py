@@ -21,11 +21,10 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     labels_of,
-    map_values,
     operands_of,
-    relabel,
     subexpressions,
 )
+from einsql.ir.einsum.graph_rewriting import map_values, relabel
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.rewrite.node_properties import is_contraction, is_pointwise, is_total, readers

@@ -33,14 +33,10 @@ from einsql.ir.einsum.graph import (
     conj,
     exprs,
     labels_of,
-    map_values,
     operands_of,
-    relabel,
-    renumber,
     subexpressions,
-    substitute,
 )
-from einsql.ir.einsum.graph_rewriting import hint_over
+from einsql.ir.einsum.graph_rewriting import hint_over, map_values, relabel, renumber, substitute
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.einsum.partial_states import is_holistic
 from einsql.ir.einsum.simplification import simplify

@@ -24,10 +24,9 @@ from einsql.ir.einsum.graph import (
     exprs,
     labels_of,
     operands_of,
-    renumber,
     rewrite,
 )
-from einsql.ir.einsum.graph_rewriting import with_operands
+from einsql.ir.einsum.graph_rewriting import renumber, with_operands
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.functions import SCALARS
 from einsql.optimizer.rewrite.node_properties import direct_labels, distributed, is_contraction

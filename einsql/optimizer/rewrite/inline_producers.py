@@ -21,13 +21,10 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     exprs,
-    map_values,
     operands_of,
-    relabel,
-    renumber,
     subexpressions,
 )
-from einsql.ir.einsum.graph_rewriting import hint_over, map_exprs
+from einsql.ir.einsum.graph_rewriting import hint_over, map_exprs, map_values, relabel, renumber
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.rewrite.node_properties import (

@@ -20,13 +20,12 @@ from einsql.ir.einsum.graph import (
     conj,
     conjuncts,
     exprs,
-    fresh,
     labels_of,
     operands_of,
     subexpressions,
     walk,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import fresh, map_exprs
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.einsum.reasons import unproven
 from einsql.ir.functions import REDUCTIONS, SCALARS

@@ -13,18 +13,8 @@ from math import prod
 
 from einsql.core.records import dataclass
 from einsql.ir.einsum.affine import affine_labels
-from einsql.ir.einsum.graph import (
-    Axis,
-    EinSum,
-    Expr,
-    Operand,
-    Roots,
-    exprs,
-    labels_of,
-    relabel,
-    walk,
-)
-from einsql.ir.einsum.graph_rewriting import hint_over, view
+from einsql.ir.einsum.graph import Axis, EinSum, Expr, Operand, Roots, exprs, labels_of, walk
+from einsql.ir.einsum.graph_rewriting import hint_over, relabel, view
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
 from einsql.optimizer.rewrite.node_properties import fresh_names, readers, used_labels
 from einsql.optimizer.rewrite.rules import Rule, rebuild

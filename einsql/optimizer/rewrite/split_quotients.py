@@ -19,13 +19,11 @@ from einsql.ir.einsum.graph import (
     bigint,
     call,
     exprs,
-    fresh,
     rewrite,
     stored_operands,
     subexpressions,
-    substitute,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph_rewriting import fresh, map_exprs, substitute
 from einsql.optimizer.rewrite.rules import Rule
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from einsql.ir.einsum.graph import Expr, Label, conj, labels_of, relabel
+from einsql.ir.einsum.graph import Expr, Label, conj, labels_of
+from einsql.ir.einsum.graph_rewriting import relabel
 from einsql.ir.ia.kernel_laws import distributes
 from einsql.ir.ia.plan import Kernels, LocalAggregate, LocalFilter, LocalJoin, LocalMap, Node
 from einsql.optimizer.tra.laws import before, chained, is_view, substituted

@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from einsql.ir.einsum.graph import (
-    TRUE,
-    Axis,
-    EinSum,
-    Expr,
-    Operand,
-    Value,
-    labels_of,
-    relabel,
-    substitute,
-)
-from einsql.ir.einsum.graph_rewriting import map_exprs
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Value, labels_of
+from einsql.ir.einsum.graph_rewriting import map_exprs, relabel, substitute
 from einsql.ir.ia.plan import Kernels
 from einsql.ir.tra.kernels import VALUE, operand
 from einsql.optimizer.rewrite.inline_producers import compose

@@ -14,7 +14,8 @@ from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.settings import MOST_SITES, mesh_text
 from einsql.core.units import plural
 from einsql.errors import Error, IntegrityError, NotSupportedError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import Const, EinSum, fresh
+from einsql.ir.einsum.graph import Const, EinSum
+from einsql.ir.einsum.graph_rewriting import fresh
 from einsql.ir.einsum.kept_sums import PART
 from einsql.ir.layout import Mesh
 from einsql.ir.partition import OnMesh, Partition, Parts

@@ -24,8 +24,8 @@ from einsql.ir.einsum.graph import (
     call,
     conj,
     disj,
-    negate,
 )
+from einsql.ir.einsum.graph_rewriting import negate
 from einsql.optimizer.placement.layouts import spread
 from einsql.planner.queries import catalog_of, query_binder, run_node
 from einsql.planner.stored_inputs import declared_tiles, stored_input

@@ -11,7 +11,8 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.errors import IntegrityError
-from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj, negate
+from einsql.ir.einsum.graph import Axis, Const, EinSum, Label, call, conj
+from einsql.ir.einsum.graph_rewriting import negate
 from einsql.session.statements import sparse_rows
 from einsql.session.statements.target import refuse_null, rows
 from einsql.session.statements.write_set import Write, WriteSet

@@ -27,10 +27,9 @@ from einsql.ir.einsum.graph import (
     call,
     conj,
     disj,
-    negate,
     operands_of,
-    renumber,
 )
+from einsql.ir.einsum.graph_rewriting import negate, renumber
 from einsql.ir.einsum.intervals import fits
 from einsql.sql.binder.domain import Domain
 from einsql.sql.binder.grouping import MergeOrder

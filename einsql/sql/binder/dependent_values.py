@@ -9,7 +9,8 @@ from collections.abc import Collection
 from dataclasses import field
 
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import Expr, Label, labels_of, operands_of, relabel, renumber
+from einsql.ir.einsum.graph import Expr, Label, labels_of, operands_of
+from einsql.ir.einsum.graph_rewriting import relabel, renumber
 from einsql.sql.binder.domain import Domain
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed

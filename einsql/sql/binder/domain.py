@@ -33,8 +33,8 @@ from einsql.ir.einsum.graph import (
     conjuncts,
     labels_of,
     operands_of,
-    relabel,
 )
+from einsql.ir.einsum.graph_rewriting import relabel
 from einsql.ir.einsum.intervals import can_raise, interval
 from einsql.ir.functions import Interval
 from einsql.sql.parameters.bound_parameters import BoundParameters

@@ -11,19 +11,8 @@ from sqlglot import exp
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import Error, NotSupportedError, ProgrammingError
-from einsql.ir.einsum.graph import (
-    TRUE,
-    Axis,
-    EinSum,
-    Expr,
-    Input,
-    Label,
-    Operand,
-    Output,
-    Value,
-    fresh,
-)
-from einsql.ir.einsum.graph_rewriting import view
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Input, Label, Operand, Output, Value
+from einsql.ir.einsum.graph_rewriting import fresh, view
 from einsql.ir.einsum.kept_sums import (
     PART,
     divided,

@@ -13,7 +13,8 @@ from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError, UnknownHere, suggest
-from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
+from einsql.ir.einsum.graph import FALSE, TRUE, Const
+from einsql.ir.einsum.graph_rewriting import negate
 from einsql.ir.functions.python_functions import function_name
 from einsql.sql.binder.context import Environment
 from einsql.sql.functions.aggregate_functions import AGGREGATES

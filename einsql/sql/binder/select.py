@@ -13,7 +13,8 @@ from sqlglot import exp
 from einsql.core.lazy_module import LazyModule
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.errors import ProgrammingError
-from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
+from einsql.ir.einsum.graph import TRUE, Label, Value, conj
+from einsql.ir.einsum.graph_rewriting import renumber
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.best_rows import BestRows, best_rows, in_order, limits_of_derived
 from einsql.sql.binder.bind_bounds import settle

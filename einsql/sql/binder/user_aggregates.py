@@ -12,7 +12,8 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import TRUE, Const, Expr, Output, Value, conj, map_values
+from einsql.ir.einsum.graph import TRUE, Const, Expr, Output, Value, conj
+from einsql.ir.einsum.graph_rewriting import map_values
 from einsql.ir.einsum.states import EARLIER, State, define
 from einsql.ir.functions import REDUCTIONS
 from einsql.sql.binder.aggregates import Aggregation, first_pass

@@ -12,17 +12,8 @@ from dataclasses import field
 
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import (
-    TRUE,
-    Axis,
-    EinSum,
-    Expr,
-    Operand,
-    Output,
-    Value,
-    operands_of,
-    renumber,
-)
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value, operands_of
+from einsql.ir.einsum.graph_rewriting import renumber
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE, Kernel, Tile, element_axes, operand
 from einsql.sql.typing.typed_expr import Typed

@@ -7,7 +7,8 @@ from dataclasses import field
 
 from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError
-from einsql.ir.einsum.graph import Call, Expr, Label, conjuncts, operands_of, relabel
+from einsql.ir.einsum.graph import Call, Expr, Label, conjuncts, operands_of
+from einsql.ir.einsum.graph_rewriting import relabel
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import key_label
 from einsql.sql.binder.domain import Domain

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from einsql.core.schema import DType
 from einsql.errors import NotSupportedError, ProgrammingError
-from einsql.ir.einsum.graph import Call, Const, Expr, call, conj, disj, map_values, negate
+from einsql.ir.einsum.graph import Call, Const, Expr, call, conj, disj
+from einsql.ir.einsum.graph_rewriting import map_values, negate
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.python_functions import FunctionName
 from einsql.sql.typing.casts import held

@@ -11,7 +11,8 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.typing_rules import common
 from einsql.errors import NotSupportedError, ProgrammingError
-from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
+from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, Expr, call, conj, disj
+from einsql.ir.einsum.graph_rewriting import negate
 from einsql.ir.functions import SCALARS
 from einsql.ir.functions.casts import failure_of
 from einsql.sql.typing.casts import (

@@ -17,9 +17,9 @@ from einsql.ir.einsum.graph import (
     Operand,
     TableInput,
     Value,
-    map_values,
     subexpressions,
 )
+from einsql.ir.einsum.graph_rewriting import map_values
 from einsql.ir.einsum.intervals import Bounds, fits, interval
 
 

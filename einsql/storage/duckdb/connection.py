@@ -28,7 +28,6 @@ else:  # loaded when DuckDB is opened
 
 T = TypeVar("T")
 
-
 POLL = 0.05
 """Seconds between two checks for cancellation."""
 
@@ -236,10 +235,9 @@ class Duck:
         Raises:
             Error: DuckDB refuses the statement, or fails.
         """
-        con = self.con
         with translated(sql):
             try:
-                return con.execute(sql, list(parameters)).fetchall()
+                return self.con.execute(sql, list(parameters)).fetchall()
             except (Exception, KeyboardInterrupt) as error:
                 self._abort()
                 self.failed(error if isinstance(error, Exception) else None)
@@ -365,11 +363,9 @@ class Duck:
     def aggregates(self) -> frozenset[str]:
         """The lower-case names of DuckDB's aggregates."""
         # Not in the running transaction: it would not see functions that are registered later.
-        rows = self._registering(lasts=True).cursor().execute(
-            "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
-            "WHERE function_type = 'aggregate'"
-        )
-        return frozenset(row[0] for row in rows.fetchall())
+        listed = "SELECT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
+        rows = self._registering(lasts=True).cursor().execute(listed).fetchall()
+        return frozenset(name.lower() for (name,) in rows)
 
     def holds_catalog(self, database: str) -> bool:
         """True if an attached database has objects of einsql."""

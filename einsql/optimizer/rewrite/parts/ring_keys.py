@@ -38,10 +38,9 @@ from einsql.ir.einsum.graph import (
     bigint,
     conj,
     disj,
-    fresh,
     walk,
 )
-from einsql.ir.einsum.graph_rewriting import hint_over, with_sources
+from einsql.ir.einsum.graph_rewriting import fresh, hint_over, with_sources
 from einsql.optimizer.rewrite.parts.ring_rounds import Member, Round, Rounds, members
 from einsql.optimizer.rewrite.parts.softmax import Softmax, reads_sparse, softmaxes
 from einsql.optimizer.rewrite.parts.split_keys import exists, undivided, unless_empty

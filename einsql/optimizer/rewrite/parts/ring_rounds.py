@@ -26,12 +26,10 @@ from einsql.ir.einsum.graph import (
     bigint,
     conj,
     conjuncts,
-    fresh,
     labels_of,
     operands_of,
-    substitute,
 )
-from einsql.ir.einsum.graph_rewriting import map_exprs, view
+from einsql.ir.einsum.graph_rewriting import fresh, map_exprs, substitute, view
 from einsql.ir.einsum.points import points_within
 from einsql.optimizer.rewrite.parts.softmax import Softmax, defines
 from einsql.optimizer.rewrite.parts.split_keys import defined_as, pattern, shifted

@@ -33,12 +33,18 @@ from einsql.ir.einsum.graph import (
     bigint,
     conj,
     conjuncts,
-    fresh,
     rewrite,
-    substitute,
     walk,
 )
-from einsql.ir.einsum.graph_rewriting import hint_over, map_exprs, view, with_operands, with_sources
+from einsql.ir.einsum.graph_rewriting import (
+    fresh,
+    hint_over,
+    map_exprs,
+    substitute,
+    view,
+    with_operands,
+    with_sources,
+)
 from einsql.optimizer.rewrite.inline_producers import compose
 from einsql.optimizer.rewrite.node_properties import readers
 from einsql.optimizer.rewrite.parts.softmax import (
