@@ -179,10 +179,11 @@ class Program(GraphExecutor):
         measure = Measure()
         slots: dict[int, Arrays] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:
-            start = time.perf_counter()
+            start, waited = time.perf_counter(), compile_cache.waited()
             with self._limits():
                 outputs = step.run([slots[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
+            seconds = max(0.0, seconds - (compile_cache.waited() - waited))
             nbytes = sum(a.nbytes for fields in outputs for a in arrays_in(fields))
             few = sparse_of(outputs[0])
             stored = None if few is None else few.taken().stored

@@ -128,7 +128,8 @@ class StepMeasure:
     """The measure of one step.
 
     Attributes:
-        seconds: Wall time of the step; the slowest rank's time on several ranks.
+        seconds: Wall time of the step; the slowest rank's time on several ranks. On one site it
+            leaves out the wait for the compiler.
         nbytes: Bytes of its results, on one site.
         sent: Bytes sent between sites.
         spilled: Bytes of its results in temporary files.

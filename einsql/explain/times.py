@@ -85,7 +85,10 @@ def time_rows(report: GraphReport) -> list[TimeRow]:
     rest = steps[MOST_ROWS:]
     if rest:
         table.append((plural(len(rest), "other step"), sum(s.seconds for s in rest), ""))
-    outside = 0.0 if run is None else total - inside - run.compiling
+    compiling = 0.0 if run is None else run.compiling
+    if compiling >= 0.5e-6:
+        table.append(("waiting for the compiler", compiling, ""))
+    outside = 0.0 if run is None else total - inside - compiling
     if outside > 0:
         table.append(("outside of steps", outside, ""))
     return [TimeRow(name, seconds, seconds / total, of) for name, seconds, of in table]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -38,7 +39,7 @@ _WIDTH = 120
 
 
 @guarded_methods("result")
-class Fetched:
+class Fetched(ABC):
     """The results of a cursor or a relation; a subclass says which result they return.
 
     Attributes:
@@ -49,25 +50,25 @@ class Fetched:
     """Marks results among variables, which FROM reads as tables."""
 
     @property
+    @abstractmethod
     def description(self) -> Description | None:
         """One 7-tuple (name, type, None, …) per column; None without a result."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tensor(self) -> Results:
         """The result.
 
         Raises:
             InterfaceError: There is no result.
         """
-        raise NotImplementedError
 
     def result(self) -> Results:
         """The result, for a print of it."""
         return self._tensor()
 
+    @abstractmethod
     def _fetching(self) -> AbstractContextManager[None]:
         """Context of a fetch, in which `interrupt` cancels reads from ranks."""
-        raise NotImplementedError
 
     # ---- tensors and tables
 
@@ -127,11 +128,7 @@ class Fetched:
                 f"fetch_scipy has no format {form!r}", hint=f"Formats are {', '.join(_FORMATS)}."
             )
         with boundary:
-            tensor = self._tensor()
-            if not isinstance(tensor, Result):
-                raise InterfaceError(
-                    "The result has no keys of elements", hint="fetch_arrow_table returns its rows."
-                )
+            tensor = self._elements()
             with self._fetching():
                 return stored_elements.scipy_matrices(tensor, form)
 
@@ -149,13 +146,22 @@ class Fetched:
                 LIST columns or NULLs.
         """
         with boundary:
-            tensor = self._tensor()
-            if not isinstance(tensor, Result):
-                raise InterfaceError(
-                    "The result has no keys of elements", hint="fetch_arrow_table returns its rows."
-                )
+            tensor = self._elements()
             with self._fetching():
                 return tile_batches.tile_reader(tensor)
+
+    def _elements(self) -> Result:
+        """The result, which has keys of elements.
+
+        Raises:
+            InterfaceError: It has rows of DuckDB or of tiles, or there is none.
+        """
+        tensor = self._tensor()
+        if not isinstance(tensor, Result):
+            raise InterfaceError(
+                "The result has no keys of elements", hint="fetch_arrow_table returns its rows."
+            )
+        return tensor
 
     def numpy(self, *, fill: Any = None) -> Any:
         """The same as `fetch_numpy`."""
