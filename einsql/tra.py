@@ -13,12 +13,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
+from einsql.core.records import cached_property
 from einsql.core.schema import DType, Schema
 from einsql.engine.block_program import BlockExecutor, Blocks
 from einsql.errors import InterfaceError, ProgrammingError

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 
 from einsql.core.machine import Machine
-from einsql.core.records import dataclass
+from einsql.core.records import cached_property, dataclass
 from einsql.ir.einsum.graph import EinSum, Input, Roots, walk
 from einsql.ir.einsum.routing import routed_groups
 from einsql.ir.remembered import remembering

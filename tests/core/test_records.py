@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field, fields, replace
 from pathlib import Path
+from threading import Event, Thread
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -212,14 +213,45 @@ def test_methods_are_compiled_when_they_are_used() -> None:
     assert compiled() == {"__init__", "__eq__", "__hash__"}
 
 
-def test_the_package_defines_no_class_by_the_standard_decorator() -> None:
-    """A class and its bases are of one kind."""
+def test_a_cached_property_is_computed_while_another_thread_computes_it() -> None:
+    computing, finish = Event(), Event()
+
+    class Slow:
+        def __init__(self, waits: bool) -> None:
+            self.waits = waits
+
+        @records.cached_property
+        def values(self) -> list[bool]:
+            """A list."""
+            if self.waits:
+                computing.set()
+                assert finish.wait(60)
+            return [self.waits]
+
+    slow = Slow(waits=True)
+    thread = Thread(target=lambda: slow.values)
+    thread.start()
+    assert computing.wait(60)
+    quick = Slow(waits=False)
+    assert quick.values is quick.values
+    assert quick.values == [False]
+    finish.set()
+    thread.join()
+    assert vars(slow)["values"] == [True]
+    assert Slow.values.__doc__ == "A list."
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("dataclasses", "dataclass"), ("functools", "cached_property")]
+)
+def test_the_package_imports_these_from_records_only(module: str, name: str) -> None:
+    """A class and its bases are of one kind, and no property has a lock that a fork copies."""
     paths = sorted(Path(einsql.__file__).parent.rglob("*.py"))
-    imports = re.compile(r"from dataclasses import (\([^)]*\)|.*)")
-    names = [
+    imports = re.compile(rf"from {module} import (\([^)]*\)|.*)")
+    names = {
         path.name
         for path in paths
         for imported in imports.findall(path.read_text(encoding="utf-8"))
-        if re.search(r"\bdataclass\b", imported)
-    ]
-    assert names == ["records.py"]
+        if re.search(rf"\b{name}\b", imported)
+    }
+    assert names <= {"records.py"}

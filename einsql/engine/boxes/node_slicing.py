@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from math import ceil, prod
 
 import numpy as np
 
-from einsql.core.records import dataclass
+from einsql.core.records import cached_property, dataclass
 from einsql.core.schema import DType
 from einsql.core.sparse.matrix import sparse_of
 from einsql.ir.einsum.graph import EinSum, Value, exprs, stored_operands, subexpressions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, cast
 from weakref import ReferenceType, ref
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from einsql.core.boxes import common
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import cached_property
 from einsql.core.schema import Key, Schema
 from einsql.core.sparse.matrix import sparse_of
 from einsql.engine.exchange import Held, paste, slices

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 
+from einsql.core.records import cached_property
 from einsql.core.tables import Table
 from einsql.errors import IntegrityError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr

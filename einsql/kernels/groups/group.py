@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import c_int64
-from functools import cached_property
 from math import ceil
 
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import cached_property
 from einsql.core.schema import PRESENT
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.kernels.groups.inputs import Inputs

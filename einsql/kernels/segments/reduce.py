@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import pairwise
 from math import ceil
 
 import numpy as np
 
+from einsql.core.records import cached_property
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import (

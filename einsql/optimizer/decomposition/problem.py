@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import prod
 
 import numpy as np
 
 from einsql.core.boxes import extents, volumes
 from einsql.core.machine import Effort
-from einsql.core.records import dataclass
+from einsql.core.records import cached_property, dataclass
 from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.balance import Balance, balances_of
 from einsql.ir.einsum.density import occupancy

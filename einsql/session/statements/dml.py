@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql.core.records import dataclass
+from einsql.core.records import cached_property, dataclass
 from einsql.core.schema import Schema
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.fragments import bound_over_tables, check_groups

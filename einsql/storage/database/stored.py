@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from math import prod
 
 import numpy as np
 
+from einsql.core.records import cached_property
 from einsql.core.schema import PRESENT, DType, Field, Schema
 from einsql.storage.database.layout import Layout
 from einsql.storage.database.segment_file import SegmentFile

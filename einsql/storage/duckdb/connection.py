@@ -6,11 +6,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from einsql.core import forks
 from einsql.core.lazy_module import LazyModule
+from einsql.core.records import cached_property
 from einsql.core.settings import Settings
 from einsql.errors import Error, InterfaceError, OperationalError, ProgrammingError
 from einsql.storage.duckdb.failures import is_invalidated, translate, translated

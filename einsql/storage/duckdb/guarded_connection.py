@@ -7,10 +7,10 @@ files, as it applies to DuckDB's own accesses, too. So the texts of statements a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from einsql.core.lazy_module import LazyModule, lazy_modules
+from einsql.core.records import cached_property
 from einsql.errors import OperationalError
 
 if TYPE_CHECKING:

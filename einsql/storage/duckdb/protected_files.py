@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from urllib.parse import unquote
 
-from einsql.core.records import dataclass
+from einsql.core.records import cached_property, dataclass
 
 _FOLDERS = (".tmp", ".tensors")
 """Suffixes of a database's directories."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.boxes import runs
-from einsql.core.records import dataclass
+from einsql.core.records import cached_property, dataclass
 from einsql.core.schema import PRESENT, DType, valid
 from einsql.storage.arrow_arrays import arrow_array, arrow_type
 from einsql.storage.duckdb.pushdown import understood
