@@ -1,6 +1,6 @@
 """Graph algorithms as SQL statements over a stored sparse tensor, beside SciPy.
 
-Usage: `python -m benchmarks.graphs [SCALE …]`; a graph of scale s has 2^s vertices and 2^(s+4)
+Usage: `python -m benchmarks.graphs [SCALE …] [--only NAME]`; a graph of scale s has 2^s vertices and 2^(s+4)
 edges. Both sides run the same algorithm with the same vectors: one statement, or one expression of
 SciPy and NumPy, for each step. The time of a statement over a graph of 1,024 vertices is the
 overhead that does not depend on the graph.
@@ -258,10 +258,12 @@ ALGORITHMS: dict[str, Callable[[Graph], tuple[Solve, Solve]]] = {
 }
 
 
-def findings(scale: int) -> Iterator[Finding]:
+def findings(scale: int, only: str = "") -> Iterator[Finding]:
     """Every algorithm over a graph, beside SciPy, and over a small graph."""
     large, small = graph(scale), graph(SMALL)
     for name, algorithm in ALGORITHMS.items():
+        if only not in name:
+            continue
         ours, theirs = algorithm(large)
         np.testing.assert_allclose(ours(), theirs(), rtol=1e-9)
         short, _ = algorithm(small)
@@ -280,8 +282,9 @@ def findings(scale: int) -> Iterator[Finding]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.graphs")
     parser.add_argument("scales", nargs="*", type=int, default=[16])
-    scales = parser.parse_args().scales
-    found = tuple(f for scale in scales for f in findings(scale))
+    parser.add_argument("--only", default="", help="a part of the name of algorithms")
+    options = parser.parse_args()
+    found = tuple(f for scale in options.scales for f in findings(scale, options.only))
     title = "Graphs: einsql's time / SciPy's time"
     print("\n".join(report.machine()), end="\n\n")
     print(report.as_text([Section(title, found)]))

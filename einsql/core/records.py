@@ -206,5 +206,5 @@ class cached_property(Generic[T]):  # noqa: N801 (the name of the standard decor
     def __get__(self, instance: object, owner: type | None = None) -> Self | T:
         if instance is None:
             return self
-        value: T = instance.__dict__.setdefault(self._name, self._compute(instance))
-        return value
+        computed: T = instance.__dict__.setdefault(self._name, self._compute(instance))
+        return computed

@@ -1,0 +1,175 @@
+"""Splits a SELECT whose groups are a fragment."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+from sqlglot.errors import ParseError
+
+from einsql.core.quoting import in_quotes
+from einsql.core.records import dataclass
+from einsql.hybrid.split.blocks import Range
+from einsql.hybrid.split.edits import Edits
+from einsql.hybrid.split.select_text import SelectText
+from einsql.hybrid.split.split import changed
+from einsql.sql.parser.column_names import column_name
+from einsql.sql.parser.dialect import parsed
+
+
+def _is_starred(node: exp.Expr) -> bool:
+    return isinstance(node.this if isinstance(node, exp.Column) else node, exp.Star)
+
+
+@dataclass
+class Groups:
+    """Makes FROM, WHERE and GROUP BY of a SELECT a fragment; DuckDB runs the rest over its rows.
+
+    Attributes:
+        keys: Each key of GROUP BY, its tokens, and the index of its SELECT item, if any.
+        calls: The tokens of aggregates, and of columns that the keys determine.
+        ranges: The tokens of SELECT, HAVING, WINDOW, QUALIFY and of the modifiers.
+    """
+
+    core: SelectText
+    keys: list[tuple[exp.Expr, Range, int | None]]
+    calls: list[Range]
+    ranges: list[Range]
+
+    def split(self) -> bool:
+        """Splits the SELECT. Returns False, without a change, if its groups do not bind."""
+        core, splitter = self.core, self.core.splitter
+        structure = splitter.structure
+        trees = []
+        for call in self.calls:
+            select = splitter.tree(*structure.span(call), "SELECT ")
+            if not isinstance(select, exp.Select) or len(select.expressions) != 1:
+                return False
+            trees.append(select.expressions[0])
+        keys = [node for node, _, _ in self.keys]
+        items = [
+            exp.Alias(this=node.copy(), alias=exp.to_identifier(f"c{n}"))
+            for n, node in enumerate([*keys, *trees])
+        ]
+        group = exp.Group(expressions=[k.copy() for k in keys]) if keys else None
+        plain = changed(
+            core.tree,
+            distinct=None,
+            having=None,
+            qualify=None,
+            windows=None,
+            expressions=items,
+            group=group,
+        )
+        start, end = structure.span(core.block.range)
+        binding = splitter.bound(plain, core.scope, start)
+        if binding is None:
+            return False
+        name = splitter.parts.next_name
+        edits = self._edits(name)
+        if edits is None or not self._closed(name, edits):
+            return False
+        splitter.parts.add(*binding, splitter.sql[start:end])
+        splitter.edits.replacements += edits
+        return True
+
+    def _edits(self, name: str) -> list[tuple[int, int, str]] | None:
+        core, structure = self.core, self.core.splitter.structure
+        clauses = core.block.clauses
+        edits = [
+            (*structure.span(call), f"{name}.c{len(self.keys) + n}")
+            for n, call in enumerate(self.calls)
+        ]
+        first = clauses["SELECT"].first + 1
+        while structure.word(first) in ("DISTINCT", "ALL"):
+            first += 1
+        ranges = list(core.items(first, clauses["SELECT"].last))
+        nodes = core.tree.expressions
+        if len(ranges) != len(nodes) or any(map(_is_starred, nodes)):
+            return None
+        key_of_item = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
+        outputs = {(n.alias or column_name(n)).lower() for n in nodes}
+        for n, (part, node) in enumerate(zip(ranges, nodes, strict=True)):
+            a, b = structure.span(part)
+            if n in key_of_item:
+                shown_as = node.alias if isinstance(node, exp.Alias) else column_name(node)
+                edits.append((a, b, f"{name}.c{key_of_item[n]} AS {in_quotes(shown_as)}"))
+                continue
+            edits += self._matches(part, name, frozenset())
+            if not isinstance(node, exp.Alias):
+                edits.append((b, b, f" AS {in_quotes(column_name(node))}"))
+        for clause in self.ranges[1:]:
+            is_order = clause in core.modifiers.values()
+            edits += self._matches(clause, name, frozenset(outputs if is_order else ()))
+        last = max(c.last for w, c in clauses.items() if w in ("FROM", "WHERE", "GROUP BY"))
+        span = structure.span(Range(clauses["FROM"].first, last))
+        edits.append((*span, f"FROM {name}"))
+        if "HAVING" in clauses:
+            token = structure.tokens[clauses["HAVING"].first]
+            edits.append((token.start, token.end + 1, "WHERE"))
+        return edits
+
+    def _matches(
+        self, part: Range, name: str, outputs: frozenset[str]
+    ) -> list[tuple[int, int, str]]:
+        """Returns edits that replace the keys' expressions but no aliases, longest match first."""
+        structure = self.core.splitter.structure
+        tokens = structure.tokens
+        edits: list[tuple[int, int, str]] = []
+        taken = [n for c in self.calls for n in range(c.first, c.last)]
+        keys = [(k, p) for k, (_, p, n) in enumerate(self.keys) if n is None]
+        at = part.first
+        while at < part.last:
+            best: tuple[int, int] | None = None
+            is_name = structure.word(at + 1) not in ("(", ".") and structure.word(at - 1) != "."
+            for k, p in keys:
+                size = p.last - p.first
+                same = at + size <= part.last and all(
+                    tokens[at + n].text.lower() == tokens[p.first + n].text.lower()
+                    for n in range(size)
+                )
+                tail = tokens[p.last - 1].text.lower()
+                is_column = isinstance(self.keys[k][0], exp.Column)
+                if same and size == 1 and not is_name:
+                    same = False
+                if not same and is_column and size == 3 and is_name:
+                    same, size = tokens[at].text.lower() == tail, 1
+                elif not same and is_column and size == 1 and structure.word(at + 1) == ".":
+                    same = at + 2 < part.last and tokens[at + 2].text.lower() == tail
+                    size = 3
+                if same and (best is None or size > best[1]):
+                    best = k, size
+            if best is None or at in taken:
+                at += 1
+                continue
+            k, size = best
+            if not (size == 1 and tokens[at].text.lower() in outputs):
+                a, b = structure.span(Range(at, at + size))
+                edits.append((a, b, f"{name}.c{k}"))
+            at += size
+        return edits
+
+    def _closed(self, name: str, replacements: list[tuple[int, int, str]]) -> bool:
+        """Returns True if the remaining text reads only groups, and aggregates only in windows."""
+        core, splitter = self.core, self.core.splitter
+        structure = splitter.structure
+        edits = Edits(splitter.sql, list(replacements))
+        last = max(r.last for r in (core.block.range, *core.modifiers.values()))
+        a, b = structure.span(Range(core.block.range.first, last))
+        try:
+            tree = parsed(edits.result(a, b).text)
+        except ParseError:
+            return False
+        aliases = {e.alias.lower() for e in tree.expressions if isinstance(e, exp.Alias)}
+        for column in tree.find_all(exp.Column):
+            known = column.table == name if column.table else column.name.lower() in aliases
+            if not known and not isinstance(column.parent, exp.Lambda):
+                return False
+        aggregates = splitter.parts.aggregates()
+        for r in self.ranges:
+            for at in range(r.first, r.last):
+                called = structure.closes.get(at + 1)
+                if called is None or edits.covers(structure.tokens[at].start):
+                    continue
+                is_aggregate = structure.tokens[at].text.lower() in aggregates
+                if is_aggregate and structure.word(structure.call_end(called)) != "OVER":
+                    return False
+        return True
