@@ -31,7 +31,7 @@ from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import free_candidates, model_of
 from tests.optimizer.problems import random_problem
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "optimality.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "explanation" / "optimality.md"
 KEPT = Path(__file__).parent.parent / "build" / "optimality.jsonl"
 SITES = (6, 8, 12, 16)
 TARGET_MEDIAN, TARGET_WORST = 0.01, 0.05
