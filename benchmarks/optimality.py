@@ -123,8 +123,8 @@ def as_markdown(cases: list[Case]) -> str:
     lines = [
         "# How good the searches are",
         "",
-        "Cuts over sites ([sites.md](sites.md#how-a-cut-is-chosen)) are chosen exactly by "
-        "elimination. On a graph that is too wide for it, a search takes its place. This page "
+        "Cuts over sites ([How a cut is chosen](sites.md#how-a-cut-is-chosen)) are chosen exactly "
+        "by elimination. On a graph that is too wide for it, a search takes its place. This page "
         "compares the search, elimination and the published algorithm with an integer program for "
         "the same choice, solved by SciPy. Terms are in the [glossary](glossary.md).",
         "",

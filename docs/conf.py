@@ -13,9 +13,10 @@ nitpicky = True
 myst_heading_anchors = 4  # links name headings by GitHub's rule
 
 html_theme = "furo"
-html_static_path = ["_static"]
-html_css_files = ["site.css"]
+html_static_path = ["_static", "../einsql/explain/drawing/graph.css"]
+html_css_files = ["graph.css", "site.css"]
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 html_last_updated_fmt = None
 pygments_style = "friendly"

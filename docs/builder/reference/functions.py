@@ -30,9 +30,8 @@ written; floats are shown to six digits behind the point.
 {operators}
 ## Scalar functions
 
-The result has the type that is listed for arguments of type INTEGER / FLOAT / DOUBLE; a dash means
-that such arguments are refused. Where no types are listed, the function is composed of others.
-HALF and BFLOAT16 are computed as FLOAT.
+Arguments of several types are cast to the widest one, HALF and BFLOAT16 to FLOAT. "That of x" is
+this type. A function without a type is composed of others.
 
 {scalars}
 ## Aggregates
@@ -113,7 +112,7 @@ def _called(con: einsql.Connection, kind: str, listed: Iterable[Description]) ->
         (code(d.call), d.meaning, _types(d), _result(con, d, f"SELECT {d.example} AS v"))
         for d in listed
     ]
-    return table([kind, "result", "types", "example"], rows)
+    return table([kind, "result", "its type", "example"], rows)
 
 
 def _aggregates(con: einsql.Connection) -> str:
@@ -158,9 +157,16 @@ def _types(d: Description) -> str:
     typings = [_typing(function, dtype) for dtype in _NUMBERS]
     if not any(typings):
         logic = function.types((DType.BOOLEAN,) * function.arity, True)
-        return "" if logic is None else f"BOOLEAN: {logic.result.value}"
-    results = ["–" if t is None else t.result.value for t in typings]
-    return results[0] if len(set(results)) == 1 else " / ".join(results)
+        return "" if logic is None else logic.result.value
+    results = [None if t is None else t.result for t in typings]
+    if tuple(results) == _NUMBERS:
+        return "that of x"
+    if results == [DType.DOUBLE, DType.FLOAT, DType.DOUBLE]:
+        return "FLOAT of FLOAT, else DOUBLE"
+    if results[1:] == [None, None]:
+        return "that of x; integers only"
+    assert len(set(results)) == 1, d.call
+    return str(results[0].value) if results[0] else ""
 
 
 def _typing(function: Function, dtype: DType) -> Typing | None:
