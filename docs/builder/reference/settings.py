@@ -29,7 +29,7 @@ a session begins. Settings of DuckDB are set in the same way; einsql's come firs
 Some settings have a page or a section that explains them:
 
 - `sites`, `strategy`, `cost`: [sites](../explanation/sites.md), `mesh`:
-  [meshes](../explanation/sites.md#meshes), `plan`: [plan files](../how-to/plan-files.md).
+  [meshes](../explanation/placement.md#meshes), `plan`: [plan files](../how-to/plan-files.md).
 - `memory_limit`, `temp_directory`, `max_temp_directory_size`: [memory](../explanation/memory.md).
 - `jit`: [tiers](../explanation/kernels.md#tiers). `fallback`: [tables and tensors](hybrid.md).
 - `device`, `device_memory`, `matmul_precision`: [GPUs](../how-to/gpu.md).
