@@ -93,8 +93,8 @@ embedded: $(VENV)/.dev  ## run einsql('…') 10000 times inside of DuckDB, on fo
 	EINSQL_RUNS=10000 $(BIN)/pytest -n 0 -s -o faulthandler_timeout=3600 \
 	    tests/frontends/duckdb/test_table_function.py -k random
 
-recipes: $(VENV)/.dev  ## run the cookbook
-	EINSQL_RECIPES=1 $(BIN)/pytest -n 0 tests/documents/test_documents.py -k cookbook
+recipes: $(VENV)/.dev  ## run the examples of all documents, with the cookbook's
+	EINSQL_RECIPES=1 $(BIN)/pytest -n 0 tests/documents/test_documents.py -k examples
 
 wheels: $(VENV)/.dev  ## build wheel and sdist, and install the wheel with every extra
 	$(BIN)/python -m tests.packaging.wheels

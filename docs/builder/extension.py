@@ -46,9 +46,7 @@ def read(app: Any, page: str, source: list[str]) -> None:
     """Changes the text of a page before Sphinx parses it."""
     folder = Path(app.srcdir, page).parent
     if page.startswith(TOUR):
-        name = page.removeprefix(f"{TOUR}/")
-        app.env.note_dependency(str(results_file(name, source[0])))
-        source[0] = with_results(name, source[0])
+        source[0] = with_results(page.removeprefix(f"{TOUR}/"), source[0])
     source[0] = _ENDING.sub(r"\1\2\n\1", source[0])
     source[0] = re.sub(
         r"\]\(((?:\.\./)+[^)#]*)\)", lambda link: _outside(link[1], folder, app.srcdir), source[0]

@@ -84,7 +84,6 @@ class Session:
             "duration": duration, "quantity": quantity, "measured": self.measured, "ROOT": ROOT,
             "code": code, "listing": self.listing, "fastest": fastest,
         }  # fmt: skip
-        self.blocks = 0
 
     def measured(
         self,
@@ -133,7 +132,6 @@ class Session:
         Raises:
             BlockError: It failed, or did not fail though it should have.
         """
-        self.blocks += 1
         runs = {"sql": self._sql, "python": self._python, "console": self._console}
         if block.language not in runs:
             return code(block.text, "text")

