@@ -27,7 +27,7 @@ from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.support.networks import connected, transformer
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "llama.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "explanation" / "llama.md"
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 SITES = (2, 4, 8, 64, 1024)
 STRATEGIES = ("eindecomp", "megatron", "sequence", "attention")

@@ -22,7 +22,7 @@ from benchmarks.report import machine
 from examples.llm import Model, model_path
 from tests.support.llama import NumPyModel, Shape, TorchModel, read_weights
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "llm.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "how-to" / "llm.md"
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 SHAPE = Shape(30, 576, 3, 3, 64, 1536, 49152)
 PROMPT, TOKENS = 512, 16

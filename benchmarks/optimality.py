@@ -31,7 +31,7 @@ from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import free_candidates, model_of
 from tests.optimizer.problems import random_problem
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "optimality.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "explanation" / "optimality.md"
 KEPT = Path(__file__).parent.parent / "build" / "optimality.jsonl"
 SITES = (6, 8, 12, 16)
 TARGET_MEDIAN, TARGET_WORST = 0.01, 0.05
@@ -123,8 +123,8 @@ def as_markdown(cases: list[Case]) -> str:
     lines = [
         "# How good the searches are",
         "",
-        "Cuts over sites ([sites.md](sites.md#how-a-cut-is-chosen)) are chosen exactly by "
-        "elimination. On a graph that is too wide for it, a search takes its place. This page "
+        "Cuts over sites ([How a cut is chosen](sites.md#how-a-cut-is-chosen)) are chosen exactly "
+        "by elimination. On a graph that is too wide for it, a search takes its place. This page "
         "compares the search, elimination and the published algorithm with an integer program for "
         "the same choice, solved by SciPy. Terms are in the [glossary](glossary.md).",
         "",

@@ -1,4 +1,4 @@
-"""Draws recorded findings: `python -m benchmarks.plots` reads docs/benchmarks.md.
+"""Draws recorded findings: `python -m benchmarks.plots` reads docs/explanation/benchmarks.md.
 
 What has a target and compares times is drawn: the other's time over einsql's, so that
 einsql is faster right of 1. An upright stroke is the target, a bar the 95 % interval.

@@ -1,4 +1,4 @@
-"""Findings beside their targets, as a table on the terminal and in docs/benchmarks.md."""
+"""Findings beside their targets: a table on the terminal and in docs/explanation/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.measure import Estimate, Times
 from einsql.kernels.runtime import blas
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "explanation" / "benchmarks.md"
 _PACKAGES = ("numpy", "torch", "duckdb", "pyarrow", "sqlglot", "numba", "scipy")
 
 

@@ -27,7 +27,7 @@ from einsql.optimizer.simulation.prediction import predict
 from einsql.optimizer.simulation.rounds import DIRECT, TREES_AND_RINGS
 from einsql.optimizer.simulation.simulation import Simulation, simulate
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "simulation.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "explanation" / "simulation.md"
 SITES = 1024
 MACHINE = Machine(memory_bandwidth=1.5e12, call_overhead=5e-6).with_flops(19.5e12)
 NODE = Topology(

@@ -89,7 +89,7 @@ def connect(
     Args:
         database: The path of a file, which is created if it does not exist, or ":memory:".
             Tensors are stored in the directory with the file's path and the suffix
-            ".tensors". See docs/database.md.
+            ".tensors". See docs/how-to/database.md.
         read_only: Whether writing is refused. Any number of processes may open a file
             read-only at the same time.
         config: Settings as in SET, and the options of MPI ranks. "mpi" is the number of
@@ -97,7 +97,7 @@ def connect(
             another connection's `cluster` to share its ranks. "mpiexec" is the command that
             starts ranks, with {n} for their number. "mpi_host" is the host name under which
             ranks reach this machine. On ranks "sites" is their number, and the defaults are
-            seconds for "cost" and 150us for "latency". See docs/mpi.md.
+            seconds for "cost" and 150us for "latency". See docs/how-to/mpi.md.
 
     Raises:
         InterfaceError: An argument has a wrong type, or the job's ranks are already in use.
@@ -260,7 +260,7 @@ def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attach
         element: FLOAT or DOUBLE, the element type of the tiles that functions return.
 
     Returns:
-        The object that runs statements with `einsql('…')`; docs/duckdb.md has examples.
+        The object that runs statements with `einsql('…')`; docs/how-to/duckdb.md has examples.
 
     Raises:
         InterfaceError: The argument is no DuckDB connection, or a transaction is running.

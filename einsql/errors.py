@@ -73,35 +73,59 @@ class Warning(Exception):  # noqa: N818 - the name is fixed by PEP 249
 
 
 class InterfaceError(Error):
-    """The Python interface is used wrongly: a closed cursor, a wrong argument."""
+    """The Python interface is used wrongly: a closed cursor, a wrong argument.
+
+    Correct the call; the message names the argument or the method that fits.
+    """
 
 
 class DatabaseError(Error):
-    """The base class of errors of the database."""
+    """The base class of errors of the database.
+
+    Catch it for all errors of a statement.
+    """
 
 
 class DataError(DatabaseError):
-    """A value is out of range: overflow, division by zero, a NULL that is not allowed."""
+    """A value is out of range: overflow, division by zero, a NULL that is not allowed.
+
+    Cast to a wider type, filter the value out, or replace it by CASE or COALESCE.
+    """
 
 
 class OperationalError(DatabaseError):
-    """The environment fails: a file is missing, truncated or not accessible."""
+    """The environment fails: a file is missing, truncated or not accessible.
+
+    Repair what the message names and run the statement again; it has changed nothing.
+    """
 
 
 class IntegrityError(DatabaseError):
-    """A key is duplicate or out of bounds."""
+    """A key is duplicate or out of bounds.
+
+    Write INSERT OR REPLACE for keys that may exist, or create the tensor with larger bounds.
+    """
 
 
 class InternalError(DatabaseError):
-    """An invariant of einsql is violated; please report the error."""
+    """An invariant of einsql is violated; please report the error.
+
+    `SET disabled_rules` and `SET jit = 'never'` may avoid it until it is mended.
+    """
 
 
 class ProgrammingError(DatabaseError):
-    """The statement is wrong: a syntax error, an unknown name, a type mismatch."""
+    """The statement is wrong: a syntax error, an unknown name, a type mismatch.
+
+    Correct the text at the position; the message proposes names that exist.
+    """
 
 
 class NotSupportedError(DatabaseError):
-    """The statement is outside the tensor fragment; the message names the construct."""
+    """The statement is outside the tensor fragment; the message names the construct.
+
+    Use the alternative of the message, or let DuckDB run the part by `SET fallback = on`.
+    """
 
 
 class UnknownHere(ProgrammingError):  # noqa: N818 - DuckDB may know it
@@ -152,7 +176,10 @@ class ForeignNameError(NotSupportedError):
 
 
 class InterruptedError(OperationalError):
-    """The statement was cancelled by `interrupt` or Ctrl-C."""
+    """The statement was cancelled by `interrupt` or Ctrl-C.
+
+    It has changed nothing; run it again.
+    """
 
 
 class RanksLost(OperationalError):  # noqa: N818 - the statement is repeated

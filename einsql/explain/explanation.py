@@ -65,7 +65,7 @@ class Explanation:
         return lines(self.report)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the plan as nested dicts and lists of plain values (docs/explain.md)."""
+        """Returns the plan as dicts and lists of plain values (docs/reference/explain.md)."""
         return to_dict(self.report)
 
     def to_json(self) -> str:

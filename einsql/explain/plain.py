@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def to_dict(report: PlanReport) -> dict[str, Any]:
-    """Returns a report as nested dicts and lists of plain values (docs/explain.md)."""
+    """Returns a report as nested dicts and lists of plain values (docs/reference/explain.md)."""
     return plain_attributes(report)
 
 

@@ -1,7 +1,8 @@
 """The report of a plan: the content of EXPLAIN in all its formats.
 
 A report has plain values only: no plan, no program and no connection. The keys of its JSON are
-the names of the fields (docs/explain.md). The JSON omits fields with the metadata `TEXT_ONLY`.
+the names of the fields (docs/reference/explain.md). The JSON omits fields with the metadata
+`TEXT_ONLY`.
 """
 
 from __future__ import annotations

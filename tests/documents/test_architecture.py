@@ -251,5 +251,5 @@ def test_one_function_shows_the_way_of_a_statement() -> None:
     assert len(source.splitlines()) <= 40
     for step in ("parse", "bind", "prepare", "run"):
         assert re.search(rf"\b{step}\b", source), step
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     assert source in page

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "docs" / "how-to").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)

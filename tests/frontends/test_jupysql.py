@@ -65,7 +65,9 @@ def test_over_a_url(shell: Any, tmp_path: Path) -> None:
 
 
 def test_the_documented_cells(shell: Any) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "clients.md").read_text(
+        encoding="utf-8"
+    )
     cells = re.findall(r"```ipython\n(.*?)```", text, re.DOTALL)[1].splitlines()
     con = shell.user_ns["con"] = einsql.connect()
     con.execute("CREATE TENSOR x (i DIM(2), j DIM(3), val FLOAT) DEFAULT 2")

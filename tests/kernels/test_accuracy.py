@@ -1,4 +1,4 @@
-"""Float sums keep the error that docs/semantics.md promises, in every kernel that sums.
+"""Float sums keep the error that docs/reference/semantics.md promises, in every kernel that sums.
 
 Each form is a node whose results are one sum times powers of two, so that an exact reference
 needs one sum in extended precision. The data are those whose rounding errors add up.
@@ -66,7 +66,7 @@ def patterns(n: int, dtype: DType) -> dict[str, tuple[Array, Array]]:
 
 
 def worst(got: Array, scale: Array, left: Array, right: Array) -> float:
-    """The largest error of sums, in units of what docs/semantics.md allows."""
+    """The largest error of sums, in units of what docs/reference/semantics.md allows."""
     terms = left.astype(np.longdouble) * right.astype(np.longdouble)
     exact, size = np.add.reduce(terms), np.add.reduce(np.abs(terms))
     errors = np.abs(got / scale.astype(np.longdouble) - exact)

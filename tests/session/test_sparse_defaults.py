@@ -98,7 +98,7 @@ def connected(storage: str | None, default: float | None, special: bool) -> Any:
 
 
 def answer(con: Any, sql: str) -> list[str]:
-    """The rows in any order; zeros of both signs are equal (docs/semantics.md)."""
+    """The rows in any order; zeros of both signs are equal (docs/reference/semantics.md)."""
     rows = con.execute(sql).fetchall()
     return sorted(repr([v + 0.0 if isinstance(v, float) else v for v in row]) for row in rows)
 

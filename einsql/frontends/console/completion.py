@@ -13,6 +13,7 @@ from einsql.errors import Error
 from einsql.frontends.console import objects
 from einsql.frontends.console.commands.registry import COMMANDS
 from einsql.frontends.console.words import FUNCTIONS, KEYWORDS, TABLE_FUNCTIONS, statement_at
+from einsql.sql.functions.descriptions import AGGREGATES, SCALARS, TABLES
 from einsql.sql.parser.explain_options import FORMS, OPTIONS
 from einsql.sql.parser.syntax import LEVELS
 
@@ -122,7 +123,7 @@ class Vocabulary:
             choices = {"LEVEL": LEVELS, "FORMAT": FORMS}.get(option, OPTIONS)
             return _starting(word, map(Word, choices))
         if _RELATION.search(lead):
-            sources = [Word(f, "table function") for f in TABLE_FUNCTIONS]
+            sources = [Word(f, _CALLS[f]) for f in TABLE_FUNCTIONS]
             return _starting(word, [*self._relations(), *sources])
         if not word:
             return Completions(0, [])
@@ -204,10 +205,12 @@ class Vocabulary:
             *self._relations(),
             *macros,
             *(Word(k) for k in KEYWORDS),
-            *(Word(f, "function") for f in FUNCTIONS),
+            *(Word(f, _CALLS.get(f, "function")) for f in FUNCTIONS),
         ]
 
 
+_CALLS = {d.name.upper(): d.call for d in (*SCALARS, *AGGREGATES, *TABLES)}
+"""How functions are called, by name; those of tiles have no entry."""
 _RESPELLED = {*KEYWORDS, *FUNCTIONS, *TABLE_FUNCTIONS, *OPTIONS}
 
 

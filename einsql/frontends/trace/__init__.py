@@ -4,7 +4,7 @@ A program is traced once with arrays that record their operations (`array`). The
 defined in `elementwise`, `indexing`, `assignment`, `shapes`, `joins`, `reductions`, `running`,
 `products` and `composed`. `views` tracks arrays that share elements, and `steps` merges equal
 steps. `statement` and `select` write the steps as SQL, which the session binds, plans and runs
-like any other statement; see docs/trace.md.
+like any other statement; see docs/how-to/trace.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def trace(
         connection: The session in which calls run; by default a new session in memory.
 
     Returns:
-        A callable program with its SQL and its plan; see docs/trace.md.
+        A callable program with its SQL and its plan; see docs/how-to/trace.md.
 
     Raises:
         NotSupportedError: An operation cannot be traced; the message names its line.

@@ -378,7 +378,9 @@ def define(
     """
     name = _ALIKE.get(ufunc.__name__, ufunc.__name__)
     if name not in DEFINITIONS:
-        raise untraceable(f"np.{ufunc.__name__}", "Spell it with functions of docs/trace.md.")
+        raise untraceable(
+            f"np.{ufunc.__name__}", "Spell it with functions of docs/how-to/trace.md."
+        )
     loop = _loop(ufunc, args, dtype, casting)
     if name in _COMPARISONS:
         args = [_reachable(a, at) for a, at in zip(args, loop, strict=False)]

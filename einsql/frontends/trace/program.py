@@ -130,7 +130,7 @@ class Traced:
                 among the arguments and parameters without.
 
         Returns:
-            A program whose calls give (result, {name: derivative}); see docs/gradient.md.
+            A program whose calls give (result, {name: derivative}); see docs/reference/gradient.md.
 
         Raises:
             InterfaceError: A name is no tensor of floats.

@@ -1,4 +1,4 @@
-"""Plan files: their format, and the checks that need no graph (docs/plan-files.md)."""
+"""Plan files: their format, and the checks that need no graph (docs/how-to/plan-files.md)."""
 
 from __future__ import annotations
 

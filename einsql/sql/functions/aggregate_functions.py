@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from einsql.sql.functions import descriptions
+
 AGGREGATES: dict[type[exp.Expr] | str, str] = {
     exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg", exp.Count: "count",
     exp.CountIf: "count_if", exp.Variance: "var_samp", exp.VariancePop: "var_pop",
@@ -44,5 +46,5 @@ DISTINCT = {
 }  # fmt: skip
 """The aggregates of distinct values, by name; repeated values do not change those with one name."""
 
-AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean", "quantile"})
+AGGREGATE_NAMES = sorted(d.name for d in descriptions.AGGREGATES)
 """Names of aggregates, for hints and completion."""

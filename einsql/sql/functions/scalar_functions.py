@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from einsql.ir.functions import SCALARS
+from einsql.sql.functions.descriptions import SCALARS
 
 FUNCTION_OF_NODE: dict[type[exp.Expr], str] = {
     exp.Add: "add", exp.Sub: "sub", exp.Mul: "mul", exp.Div: "div", exp.IntDiv: "idiv",
@@ -37,28 +37,5 @@ NAMED: dict[str, tuple[str, int]] = {
 SCALAR_MACROS = ("adam", "gelu", "relu", "silu")
 """Built-in macros that are expressions."""
 
-FUNCTION_NAMES = sorted(
-    {c.key for c in FUNCTION_OF_NODE} & set(SCALARS)
-    | set(NAMED)
-    | set(SCALAR_MACROS)
-    | {
-        "round",
-        "greatest",
-        "least",
-        "coalesce",
-        "nullif",
-        "if",
-        "log",
-        "log10",
-        "pow",
-        "power",
-        "sigmoid",
-        "square",
-        "stop_gradient",
-        "pi",
-        "cast",
-        "cast_to_type",
-        "ln",
-    }
-)
+FUNCTION_NAMES = sorted(d.name for d in SCALARS)
 """Names of functions in expressions, for hints and completion."""

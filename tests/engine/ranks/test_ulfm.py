@@ -1,7 +1,7 @@
 """Open MPI with ULFM: when a rank is killed the others go on with the same statement.
 
 Open MPI lives in an environment of its own; EINSQL_OPENMPI names its Python
-(docs/mpi-failures.md says how to make one).
+(docs/how-to/mpi-failures.md says how to make one).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What docs/console.md shows: the session, typed key by key in a real terminal, and the rest."""
+"""What docs/how-to/console.md shows: the session, typed key by key in a terminal, and the rest."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from einsql.frontends.console.main import main
 from tests.support.terminal import Screen
 
-PAGE = Path(__file__).parents[3] / "docs" / "console.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "console.md"
 KEYS = {"⇥": "Tab", "↑": "Up"}
 PROMPTS = ("einsql> ", "   ...> ")
 

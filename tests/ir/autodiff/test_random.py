@@ -1,4 +1,4 @@
-"""Some random losses; `make gradients` compares thousands (docs/gradient.md)."""
+"""Some random losses; `make gradients` compares thousands (docs/reference/gradient.md)."""
 
 from __future__ import annotations
 

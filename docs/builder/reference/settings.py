@@ -1,0 +1,57 @@
+"""The page of settings."""
+
+from __future__ import annotations
+
+from docs.builder.reference.tables import NOTICE, code, table
+from einsql.core.settings import DESCRIPTIONS, Settings, setting_text
+from einsql.optimizer.decomposition.strategies import STRATEGIES
+
+_HEAD = """# Settings
+
+{notice}
+`SET name = value` changes a setting of the session, and `SHOW name` prints it. `SHOW SETTINGS`
+lists all of them. `einsql.connect(config={{"sites": 4}})` and `einsql --set sites=4` set them when
+a session begins. Settings of DuckDB are set in the same way; einsql's come first.
+
+```python
+>>> import einsql
+>>> con = einsql.connect(config={{"sites": 4}})
+>>> _ = con.execute("SET memory_limit = '2GB'")
+>>> con.execute("SHOW sites").fetchall(), con.execute("SHOW memory_limit").fetchall()
+([('4',)], [('2000000000B',)])
+
+```
+
+{table}
+`strategy` is one of these; text behind a colon names labels:
+
+{strategies}
+Some settings have a page or a section that explains them:
+
+- `sites`, `strategy`, `cost`: [sites](../explanation/sites.md), `mesh`:
+  [meshes](../explanation/placement.md#meshes), `plan`: [plan files](../how-to/plan-files.md).
+- `memory_limit`, `temp_directory`, `max_temp_directory_size`: [memory](../explanation/memory.md).
+- `jit`: [tiers](../explanation/kernels.md#tiers). `fallback`: [tables and tensors](hybrid.md).
+- `device`, `device_memory`, `matmul_precision`: [GPUs](../how-to/gpu.md).
+- `disabled_rules`: the rules of [the implementation algebra](../explanation/ia.md#rules), and the
+  rewrite rules that `EXPLAIN VERBOSE` names.
+- The rates of a site and of the network:
+  [the model of seconds](../explanation/sites.md#what-is-minimised). `CALIBRATE` measures and sets
+  them.
+- `enable_external_access`: [statements from others](../how-to/database.md#statements-from-others).
+"""
+
+
+def page() -> str:
+    """The text of settings.md."""
+    defaults = Settings()
+    rows = [
+        (code(name), d.values, d.default or code(setting_text(defaults, name)), d.meaning)
+        for name, d in DESCRIPTIONS.items()
+    ]
+    listing = table(["setting", "values", "default", "meaning"], rows)
+    strategies = table(
+        ["strategy", "what it cuts"],
+        ((code(s.name + f":{s.argument}" * s.needs_argument), s.law) for s in STRATEGIES.values()),
+    )
+    return _HEAD.format(notice=NOTICE, table=listing, strategies=strategies)
