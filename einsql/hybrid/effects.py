@@ -17,7 +17,7 @@ UNSTABLE = {
     *("nextval", "currval", "setval", "setseed", "write_log", "random", "uuid", "uuidv4", "uuidv7"),
     *("gen_random_uuid", "now", "today", "get_current_time", "get_current_timestamp"),
     *("current_date", "transaction_timestamp", "txid_current", "current_transaction_id"),
-    *("current_query_id", "query"),
+    *("current_localtime", "current_localtimestamp", "age", "current_query_id", "query"),
 }
 """DuckDB's functions with effects, of chance or of time; and `query`, which runs a text."""
 _CLOCKS = {"CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "LOCALTIME", "LOCALTIMESTAMP"}

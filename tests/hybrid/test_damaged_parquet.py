@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -84,6 +85,12 @@ for sql in ("SELECT * FROM 'f.parquet'", "SELECT * FROM read_tensor('f.parquet')
     assert done.returncode == 0, done.stderr
 
 
+gives_up = pytest.mark.skipif(
+    duckdb.__version__ != "2.0.0", reason="DuckDB 2.0.1 keeps its database at this error"
+)
+
+
+@gives_up
 def test_tensors_in_memory_outlive_an_error_inside_duckdb(damaged: str) -> None:
     with einsql.connect() as con:
         con.execute("CREATE TABLE t AS SELECT 1 AS a")
@@ -99,6 +106,16 @@ def test_tensors_in_memory_outlive_an_error_inside_duckdb(damaged: str) -> None:
     assert np.load("w.npy").tolist() == [3, 3]
 
 
+@pytest.mark.skipif(duckdb.__version__ == "2.0.0", reason="it gives up its database")
+def test_statements_run_after_an_error_inside_duckdb(damaged: str) -> None:
+    with einsql.connect() as con:
+        con.execute("CREATE TABLE t AS SELECT 1 AS a")
+        with pytest.raises(einsql.OperationalError, match=r"f\.parquet' cannot be read"):
+            con.execute(f"SELECT * FROM read_parquet('{damaged}')")
+        assert con.execute("SELECT a FROM t ORDER BY a").fetchall() == [(1,)]
+
+
+@gives_up
 def test_a_file_is_there_again_when_it_is_opened_again(damaged: str, tmp_path: Path) -> None:
     path = str(tmp_path / "m.db")
     with einsql.connect(path) as con:

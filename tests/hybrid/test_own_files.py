@@ -37,7 +37,7 @@ class Served:
             f"CREATE TEMP MACRO leak() AS TABLE FROM read_blob('{name}')",
             f"CREATE MACRO size() AS (SELECT size FROM read_blob('{name}'))",
             f"PREPARE leaking AS FROM read_blob('{name}')",
-            f"PREPARE harming AS COPY t TO '{name}' (USE_TMP_FILE false)",
+            "PREPARE harming AS COPY t TO 'hard.csv' (USE_TMP_FILE false)",  # linked below
             "ATTACH 'o.db' AS o", "CREATE TABLE o.t AS SELECT 7 AS a",
             f"INSERT INTO t VALUES (2, '{name}')",
         ):  # fmt: skip

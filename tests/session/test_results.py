@@ -109,6 +109,9 @@ def test_zoned_timestamps_without_their_package_are_refused_with_a_way_out(
     monkeypatch.setitem(sys.modules, "pytz", None)  # an import raises ImportError
     con = einsql.connect()
     zoned = "SELECT TIMESTAMPTZ '2024-01-01 00:00:00+00' AS t"
+    if duckdb.__version__ != "2.0.0":  # it reads them by zoneinfo of the standard library
+        assert con.execute(zoned).fetchall()[0][0].timestamp() == 1704067200
+        return
     with pytest.raises(einsql.InterfaceError, match="need the package pytz"):
         con.execute(zoned).fetchall()
     assert con.execute(zoned).fetch_arrow_table().num_rows == 1

@@ -55,9 +55,6 @@ ANSWERS = [
     "SELECT * FROM (a JOIN b ON a.i = b.i) AS t(p, q)",
     "SELECT t.i, c.i FROM (a JOIN b ON a.i = b.i) t JOIN c USING (i)",
     "SELECT x.i FROM a x JOIN (a x JOIN b USING (i)) t USING (i)",
-    "SELECT t.i FROM ((SELECT i, val FROM c) AS t)",
-    "SELECT s.x, s.* FROM ((SELECT i, val FROM c) AS t(x)) AS s",
-    "SELECT s.i FROM (c AS t) AS s",
     "SELECT t.p FROM (((SELECT i, val FROM c))) AS t(p)",
     # merged columns
     "SELECT * FROM a JOIN b USING (i) JOIN c USING (i)",
@@ -237,6 +234,14 @@ def con() -> einsql.Connection:
         connection.register(name, array, dims)
     connection.register("a.b", TENSORS["c"][1], ("i",))
     return connection
+
+
+if duckdb.__version__ == "2.0.0":  # later versions read no names inside of parentheses
+    ANSWERS += [
+        "SELECT t.i FROM ((SELECT i, val FROM c) AS t)",
+        "SELECT s.x, s.* FROM ((SELECT i, val FROM c) AS t(x)) AS s",
+        "SELECT s.i FROM (c AS t) AS s",
+    ]
 
 
 @pytest.mark.parametrize("sql", ANSWERS)

@@ -267,7 +267,12 @@ def test_parameters_that_do_not_fit_say_what_does() -> None:
     [
         ("CREATE TABLE t (n INTEGER, by DOUBLE)", "by", "Syntax error"),
         ("ALTER TABLE t ADD CLUMN y INT", "INT", "Syntax error"),
-        ("SELECT i, val - @val - 1 AS v FROM x ORDER BY i", "@", "Syntax error"),
+        pytest.param(
+            "SELECT i, val - @val - 1 AS v FROM x ORDER BY i",
+            "@",
+            "Syntax error",
+            marks=pytest.mark.skipif(duckdb.__version__ != "2.0.0", reason="DuckDB 2.0.1 reads it"),
+        ),
         ("CREATE TENSR t (n INTEGER, by DOUBLE)", "TENSR", "CREATE TENSR is outside"),
         ("SELEC 1", "SELEC", "no SELEC statement"),
     ],

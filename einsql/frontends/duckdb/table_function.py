@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
-VERSIONS = ("2.0.0",)
+VERSIONS = ("2.0.0", "2.0.1")
 """The versions of DuckDB whose private method `_register_source` is known to do what is needed."""
 
 SOURCES = 16

@@ -52,6 +52,7 @@ from einsql.ir.functions.numeric import (
     DIGITS_FAIL,
     FLOAT_IDIV,
     INT_DIV_FAILS,
+    MOD_FAILS,
     Array,
     Failure,
     Interval,
@@ -76,6 +77,7 @@ from einsql.ir.functions.numeric import (
     ratio,
     remainder,
     round_away,
+    scaled_round,
     settled,
     sigmoid,
     sub_overflows,
@@ -148,7 +150,7 @@ _ENTRIES: tuple[Function, ...] = (
              {**INT_DIV_FAILS, F: FLOAT_IDIV, D: FLOAT_IDIV}, idiv_interval, cheap=True,
              divides=True, derivative=quotient),
     Function("mod", arithmetic, remainder, "remainder({0}, {1})", 2,
-             INT_DIV_FAILS, mod_interval, cheap=True, divides=True,
+             MOD_FAILS, mod_interval, cheap=True, divides=True,
              derivative=lambda g, y, a, b: (g, -(g * (a / b).call("trunc")))),
     Function("fmod", division, floored_remainder, "{0} - np.floor({0} / {1}) * {1}", 2,
              cheap=True, divides=True,
@@ -195,6 +197,8 @@ _ENTRIES: tuple[Function, ...] = (
              cheap=True, interval=lambda a: a, derivative=still),
     Function("round", rounding_keeps_integers, round_away, "round_away({0})", cheap=True,
              interval=lambda a: a, derivative=still),
+    Function("scaled_round", real, scaled_round, "scaled_round({0}, {1})", 2, cheap=True,
+             derivative=still),
     Function("isnan", float_test, np.isnan, "{0} != {0}", cheap=True, derivative=still),
     Function("isinf", float_test, np.isinf, "math.isinf({0})", cheap=True, derivative=still),
     Function("isfinite", float_test, np.isfinite, "math.isfinite({0})", cheap=True,
@@ -254,5 +258,7 @@ _ENTRIES: tuple[Function, ...] = (
 SCALARS: dict[str, Function] = {f.name: f for f in _ENTRIES}
 """Every scalar function by name, except `cast`, which depends on two types."""
 
-INTERNAL = frozenset({"if", "within", "ratio", "nearest", "beside", "settled", "stop_gradient"})
+INTERNAL = frozenset(
+    {"if", "within", "ratio", "scaled_round", "nearest", "beside", "settled", "stop_gradient"}
+)
 """Functions without a name in SQL, or with another meaning in SQL."""

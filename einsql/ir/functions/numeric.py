@@ -232,12 +232,33 @@ def power(a: Array, b: Array) -> Array:
     return np.float_power(a, b).astype(np.asarray(a).dtype)
 
 
+def beyond_by(multiply: Callable[[Array, Array], Array]) -> Callable[[Array, Array, Array], Array]:
+    """Creates the function `beyond` for arrays, loops and GPUs.
+
+    Args:
+        multiply: A product of DOUBLEs that is rounded separately, without a fused addition.
+    """
+
+    def beyond(a: Array, b: Array, product: Array) -> Array:
+        """The exact a · b less the DOUBLE `product` nearest to it, by Dekker's product."""
+        # The halves have 26 bits, so that products of them are exact.
+        spread_a, spread_b = multiply(134217729.0, a), multiply(134217729.0, b)
+        front_a, front_b = spread_a - (spread_a - a), spread_b - (spread_b - b)
+        back_a, back_b = a - front_a, b - front_b
+        return (
+            (front_a * front_b - product) + front_a * back_b + back_a * front_b
+        ) + back_a * back_b
+
+    return beyond
+
+
 def ratio_by(multiply: Callable[[Array, Array], Array]) -> Callable[[Array, Array, Array], Array]:
     """Creates the function `ratio` without branches, for arrays, loops and GPUs.
 
     Args:
         multiply: A product of DOUBLEs that is rounded separately, without a fused addition.
     """
+    beyond = beyond_by(multiply)
 
     def ratio(high: Array, low: Array, count: Array) -> Array:
         """(high · 2^32 + low) / count of integers, rounded once.
@@ -254,19 +275,29 @@ def ratio_by(multiply: Callable[[Array, Array], Array]) -> Callable[[Array, Arra
         total = upper + least
         error = (middle - (upper - most)) + (least - (total - upper))
         near = total / by
-        # Dekker's product: the halves have 26 bits, so that products of them are exact.
         product = multiply(near, by)
-        spread, spread_by = multiply(134217729.0, near), multiply(134217729.0, by)
-        front, front_by = spread - (spread - near), spread_by - (spread_by - by)
-        back, back_by = near - front, by - front_by
-        beyond = ((front * front_by - product) + front * back_by + back * front_by) + back * back_by
-        return near + (((total - product) - beyond) + error) / by
+        return near + (((total - product) - beyond(near, by, product)) + error) / by
 
     return ratio
 
 
 ratio = ratio_by(mul)
 """(high · 2^32 + low) / count of integers, rounded once."""
+beyond = beyond_by(mul)
+"""The exact product of two DOUBLEs less the DOUBLE nearest to it."""
+
+
+def scaled_round(a: Array, scale: Array) -> Array:
+    """The integer nearest to the exact a · scale, halves away from zero.
+
+    A product that is a half after rounding may be below the half before, as 2.675 · 100 is.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = a * scale
+        nearest = round_away(product)
+        away = nearest - product
+        below = (np.abs(away) == 0.5) & (away * beyond(a, scale, product) < 0)
+    return np.where(below, nearest - np.copysign(1.0, product), nearest)
 
 
 def settled(spread: Array, low: Array, high: Array) -> Array:
@@ -307,6 +338,9 @@ INT_DIV_FAILS = {
         f"{{1}} == 0 or ({{1}} == -1 and {{0}} == {spelled})",
     )
     for t, spelled in _LEAST.items()
+}
+MOD_FAILS = {
+    t: Failure("Division by zero", lambda a, b: np.asarray(b == 0), "{1} == 0") for t in _LEAST
 }
 DIGITS_FAIL = {
     I64: Failure(

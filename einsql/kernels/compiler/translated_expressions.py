@@ -6,7 +6,7 @@ import ast
 import builtins
 import operator
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 from einsql.core.records import dataclass
@@ -303,6 +303,8 @@ class Expressions:
             return Known(function(*(a.value for a in args if isinstance(a, Known))))
         if isinstance(function, ByKind):
             function = function.body(self.typed(args[0], code=False).type)
+        if isinstance(function, FunctionType) and function not in FUNCTIONS:
+            function = Later(function)
         if isinstance(function, Text | Later | Elsewhere):
             text = function if isinstance(function, Text) else function.text()
             return self.call_text(text, [self.typed(a) for a in args])

@@ -184,6 +184,21 @@ def round_half(a: Any) -> Any:
 mul_float = _mathematical(lambda x, y: cuda.libdevice.fmul_rn(x, y), lambda x, y: x * y)
 mul_double = _mathematical(lambda x, y: cuda.libdevice.dmul_rn(x, y), lambda x, y: x * y)
 ratio = _device(numeric.ratio_by(mul_double))
+_beyond = _device(numeric.beyond_by(mul_double))
+
+
+@_device
+def scaled_round(a: Any, scale: Any) -> Any:
+    """The whole DOUBLE nearest to an exact product, halves away from zero."""
+    product = mul_double(a, scale)
+    nearest = round_away(product)
+    if abs(nearest - product) == 0.5:
+        below = _beyond(a, scale, product)
+        if below < 0.0 if product > 0.0 else below > 0.0:
+            return nearest - math.copysign(1.0, product)
+    return nearest
+
+
 exp = _mathematical(lambda x: math.exp(x), np.exp)
 log = _mathematical(lambda x: math.log(x), np.log)
 log2 = _mathematical(lambda x: math.log2(x), np.log2)

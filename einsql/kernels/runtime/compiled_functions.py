@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from einsql.kernels.compiler import kernel_types as types
 from einsql.kernels.compiler.cpu_features import machine
-from einsql.kernels.compiler.language import Elsewhere, by_kind, intrinsic
+from einsql.kernels.compiler.language import Elsewhere, Later, by_kind, intrinsic
 from einsql.kernels.compiler.llvm_code import external
 from einsql.kernels.compiler.memory import at as at
 from einsql.kernels.compiler.operations import numbers as np
@@ -257,6 +257,24 @@ round_away = by_kind(_itself, _round_away_float)
 """Rounding to the nearest whole number, halves away from zero."""
 ratio = Elsewhere("einsql.ir.functions.numeric", "ratio")
 """A quotient of integers of which the first has two parts, rounded once."""
+_beyond: Any = Elsewhere("einsql.ir.functions.numeric", "beyond")
+
+
+def _scaled_round(a: Any, scale: Any) -> Any:
+    product = a * scale
+    truncated = np.trunc(product)
+    rest = abs(product - truncated)
+    away = rest >= 0.5
+    if rest == 0.5:
+        below = _beyond(a, scale, product)
+        away = not (below < 0 if product > 0 else below > 0)
+    if away:
+        truncated += math.copysign(1.0, product)
+    return math.copysign(truncated, product)
+
+
+scaled_round = Later(_scaled_round)
+"""The integer nearest to an exact product, halves away from zero."""
 
 
 @intrinsic

@@ -52,11 +52,8 @@ def _quotient(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def _remainder(a: int, b: int, most: int) -> int:
-    quotient = _quotient(a, b)
-    if quotient > most:  # the least integer divided by -1, for which the division raises too
-        raise OverflowError
-    return a - b * quotient
+def _remainder(a: int, b: int) -> int:
+    return a - b * _quotient(a, b)
 
 
 def _as_float(n: Any, source: str, name: str) -> Any:
@@ -89,7 +86,7 @@ _SPELLED = {
     "neg": "(-{0})",
     "abs": "abs({0})",
     "idiv": "quotient({0}, {1})",
-    "mod": "remainder({0}, {1}, {2})",
+    "mod": "remainder({0}, {1})",
 }
 """The Python forms of functions. Python's integers do not overflow; `fit` checks their range."""
 

@@ -178,12 +178,19 @@ def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:
     return _rounded_float(convert(x, DType.DOUBLE), n, to_integer.type)
 
 
+_EXACT_POWER = 22
+"""Number of digits: 10^22 is the greatest power of ten that is a DOUBLE."""
+
+
 def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:
     """DuckDB's rounding of a float: scaled, rounded and scaled back, if the result is finite."""
     power = math.pow(10, abs(n)) if abs(n) < 309 else math.inf
     unit = Typed(Const(power, DType.DOUBLE), DType.DOUBLE)
-    scale, back = ("mul", "div") if n > 0 else ("div", "mul")
-    rescaled = apply(back, [apply("round", [apply(scale, [x, unit], True)], True), unit], True)
+    if 0 < n <= _EXACT_POWER:
+        whole = apply("scaled_round", [x, unit], True)
+    else:
+        whole = apply("round", [apply("mul" if n > 0 else "div", [x, unit], True)], True)
+    rescaled = apply("div" if n > 0 else "mul", [whole, unit], True)
     nothing = Typed(Const(0.0, DType.DOUBLE), DType.DOUBLE)
     far = x if n > 0 else choose(apply("isfinite", [x], True).value, nothing, x, x.type)
     finite = apply("isfinite", [rescaled], True).value

@@ -71,14 +71,21 @@ def whole_number(digits: str, sign: int = 1) -> Typed:
             f"An integer of {len(digits)} digits does not fit BIGINT",
             hint="Tensors contain numbers from -2^63 to 2^63 - 1.",
         )
-    return integer(sign * int(digits), literal=True)
+    return _literal(sign * int(digits))
+
+
+def _literal(n: int) -> Typed:
+    """An integer literal, whose type is that of its digits: -2147483648 is a BIGINT."""
+    if n == -(2**31):
+        return Typed(Const(n, DType.BIGINT), DType.BIGINT, literal=True)
+    return integer(n, literal=True)
 
 
 def negated(t: Typed) -> Typed:
     """Negates a numeric literal to one literal, so that the least BIGINT has a notation."""
     assert isinstance(t.value, Const)
     if isinstance(t.type, DType) and t.type.is_integer:
-        return integer(-int(t.value.value), literal=True)
+        return _literal(-int(t.value.value))
     return Typed(Const(-t.value.value, t.value.dtype), t.type, literal=True)
 
 

@@ -29,6 +29,7 @@ CASES: dict[str, tuple[str, tuple[float, ...]]] = {
     "ceil": ("ceil({0}) * {0}", ANY),
     "trunc": ("trunc({0}) * {0}", ANY),
     "round": ("round({0}) * {0}", ANY),
+    "scaled_round": ("round({0}, 1) * {0}", ANY),
     "if": ("CASE WHEN {0} < {1} THEN {0} * {0} ELSE -{1} END", ANY),
     "greatest": ("greatest({0}, {1})", ANY),
     "least": ("least({0}, {1})", ANY),
