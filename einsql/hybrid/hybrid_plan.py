@@ -185,7 +185,7 @@ def _expanded(binder: QueryBinder, call: exp.Func) -> exp.Expr | None:
     if macro is None or not macro.is_table:
         return mapped(call, table_in(call), ["val"]) if _maps(macro, called_name(call)) else None
     assert isinstance(call, exp.Anonymous)
-    binder.macros.count(macro, call)
+    binder.macros.admit(macro, call)
     return binder.macros.body(macro, call)
 
 

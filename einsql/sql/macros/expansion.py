@@ -14,7 +14,7 @@ from sqlglot import exp
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError, suggest
-from einsql.sql.macros.macros import Macro
+from einsql.sql.macros.macros import CheckMacro, Macro
 from einsql.sql.parser.aggregate_law import AggregateLaw, law_of
 from einsql.sql.parser.positions import locate, positioned, unsupported
 from einsql.sql.scope.scope import Scope
@@ -56,20 +56,23 @@ class MacroExpander:
 
     Attributes:
         find: Function that returns the macro of a name, or None.
+        check: Function that raises an error if a macro may not be called.
         added_nodes: The number of syntax nodes that macros have added to the statement.
         bodies: The calls of table macros and their expansions, by the id of the call.
     """
 
     find: Callable[[str], Macro | None]
+    check: CheckMacro
     added_nodes: int = 0
     bodies: dict[int, tuple[exp.Anonymous, exp.Expr]] = field(default_factory=dict)
 
-    def count(self, macro: Macro, call: exp.Anonymous) -> None:
-        """Counts the syntax nodes that a call adds to the statement.
+    def admit(self, macro: Macro, call: exp.Anonymous) -> None:
+        """Checks that a call may be expanded, and counts the syntax nodes that it adds.
 
         Raises:
-            ProgrammingError: The statement becomes too large.
+            ProgrammingError: The statement becomes too large, or the macro may not be called.
         """
+        self.check(macro, self.find)
         self.added_nodes += _substitution.expanded_size(macro, call)
         if self.added_nodes > MAX_EXPANDED:
             raise ProgrammingError(
@@ -172,7 +175,7 @@ class MacroExpander:
             raise ProgrammingError(f"{macro.name} is a table macro; call it in FROM")
         if macro.name.lower() in call.meta.get("chain", ()):
             raise ProgrammingError(f"The {macro.kind} {macro.name} refers to itself")
-        self.count(macro, call)
+        self.admit(macro, call)
         if (
             macro.law is None
             and call.arg_key == "this"
