@@ -22,6 +22,7 @@ from einsql.hybrid.fragments import FragmentRunner, calls_aggregate
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.registered_functions import register
 from einsql.hybrid.split.core import split_block
+from einsql.hybrid.split.crossing_joins import with_common_column
 from einsql.hybrid.split.edits import Edited
 from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.hybrid.split.statement import query_of, split_statement
@@ -186,7 +187,7 @@ def _expanded(binder: QueryBinder, call: exp.Func) -> exp.Expr | None:
         return mapped(call, table_in(call), ["val"]) if _maps(macro, called_name(call)) else None
     assert isinstance(call, exp.Anonymous)
     binder.macros.admit(macro, call)
-    return binder.macros.body(macro, call)
+    return with_common_column(binder.macros.body(macro, call))
 
 
 def is_ours(ctx: Context, prefix: Sequence[str], name: str) -> bool:
