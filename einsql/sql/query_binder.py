@@ -266,7 +266,8 @@ class QueryBinder:
         if is_scalar or (macro is None and mapped_tables.is_function_of_numbers(called_name(call))):
             return self._mapped(call)
         if not isinstance(call, exp.Anonymous):
-            raise unsupported(f"The table function {call.sql_name()}", call)
+            hint = "Write SELECT …, CAST(column AS …) FROM …." if isinstance(call, exp.Cast) else ""
+            raise unsupported(f"The table function {call.sql_name()}", call, hint)
         name = call.name
         match name.lower():
             case "einsum":
