@@ -314,7 +314,7 @@ IN_FROM = {
     "round({}, 1)": "ROUND(val, 1)",
     "atan2({}, 2)": "ATAN2(val, 2)",
 }
-"""Functions with a syntax of their own over the table of FROM, and the expressions that they are."""
+"""Functions with a syntax of their own over a table in FROM, and their expressions."""
 
 
 @pytest.mark.parametrize("call", IN_FROM)

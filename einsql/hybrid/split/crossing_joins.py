@@ -13,8 +13,8 @@ _COMMON = "#common"
 def with_common_column(query: exp.Expr) -> exp.Expr:
     """Gives both sides of each NATURAL JOIN that may be a cross join a column in common.
 
-    `FROM x NATURAL JOIN y` becomes `FROM (SELECT *, 0 AS "#common" FROM x) AS x NATURAL JOIN …`. The
-    stars of the SELECT exclude the column.
+    `FROM x NATURAL JOIN y` becomes `FROM (SELECT *, 0 AS "#common" FROM x) AS x NATURAL JOIN …`.
+    The stars of the SELECT exclude the column.
 
     Args:
         query: The expansion of a built-in macro; it is not changed.

@@ -86,7 +86,7 @@ def _message(text: str) -> str | None:
 
 
 def _as_name(found: re.Match[str]) -> str:
-    """Replaces COALESCE and NULLIF in FROM, where DuckDB's grammar allows only names of functions."""
+    """Replaces COALESCE and NULLIF in FROM, where DuckDB's grammar allows only other names."""
     return found[0] if found["word"] is None else f"{found['in_from']}f"
 
 
