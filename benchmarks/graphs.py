@@ -1,9 +1,9 @@
 """Graph algorithms as SQL statements over a stored sparse tensor, beside SciPy.
 
-Usage: `python -m benchmarks.graphs [SCALE …] [--only NAME]`; a graph of scale s has 2^s vertices and 2^(s+4)
-edges. Both sides run the same algorithm with the same vectors: one statement, or one expression of
-SciPy and NumPy, for each step. The time of a statement over a graph of 1,024 vertices is the
-overhead that does not depend on the graph.
+Usage: `python -m benchmarks.graphs [SCALE …] [--only NAME]`; a graph of scale s has 2^s vertices
+and 2^(s+4) edges. Both sides run the same algorithm with the same vectors: one statement, or one
+expression of SciPy and NumPy, for each step. The time of a statement over a graph of 1,024 vertices
+is the overhead that does not depend on the graph.
 """
 
 from __future__ import annotations

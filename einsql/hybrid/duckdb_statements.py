@@ -12,7 +12,7 @@ from sqlglot import Token, TokenType
 from einsql.core.quoting import in_quotes, literal
 from einsql.core.settings import SETTINGS, Settings, setting_text
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
-from einsql.hybrid import hybrid_plan, system_tables
+from einsql.hybrid import hybrid_plan, lookups, system_tables
 from einsql.hybrid.split import guard
 from einsql.hybrid.split.blocks import Structure
 from einsql.sql.parser.lexical import scan
@@ -294,7 +294,7 @@ def _check_described(ctx: Context, structure: Structure) -> None:
     if word not in (*_DESCRIBING, "SUMMARIZE") or len(structure.tokens) < 2:
         return
     named = structure.tokens[1]
-    if named.token_type is TokenType.STRING and hybrid_plan.is_tensor_file(ctx, named.text):
+    if named.token_type is TokenType.STRING and lookups.is_tensor_file(ctx, named.text):
         raise NotSupportedError(
             f"{word} takes a table, and '{named.text}' is a tensor",
             hint=f"{word} SELECT * FROM '{named.text}' works.",
@@ -343,7 +343,7 @@ def _check_names(ctx: Context, structure: Structure, refusal: Error) -> None:
             _check_new(ctx, token)
         return
     existing = ctx.store.get(token.text)
-    if existing is None or (prefix and not hybrid_plan.is_ours(ctx, prefix, token.text)):
+    if existing is None or (prefix and not lookups.is_ours(ctx, prefix, token.text)):
         return
     kind = kind_of(existing)
     if prefix:

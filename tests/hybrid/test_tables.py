@@ -517,8 +517,8 @@ def test_explain_of_a_change_of_a_table_changes_nothing(sql: str, shown: str) ->
         ("SELECT X.* FROM x AS r2", "X.*", r"write r2\.\*"),
         ("SELECT r.i FROM x r JOIN x q ON x.i = q.i", "x.i", r"write r\.i or q\.i"),
         ("SELECT x.i FROM (SELECT i FROM x) r2", "x.i", "Known tables: r2"),
-        ("UPDATE x r2 SET val = x.val + 1", "x.val", r"write r2\.val"),
-        ("DELETE FROM x AS r2 WHERE x.i = 0", "x.i", r"write r2\.i"),
+        ("UPDATE w r2 SET val = w.val + 1", "w.val", r"write r2\.val"),
+        ("DELETE FROM w AS r2 WHERE w.i = 0", "w.i", r"write r2\.i"),
         ("SELECT t.n FROM t AS r2", "t.n", "alias r2 replaces"),
         ("SELECT x.i, r3.n FROM x r2, t r3", "x.i", "alias r2 replaces"),
         ("SELECT (SELECT x.i FROM t) FROM x r2", "x.i", "alias r2 replaces"),
@@ -526,6 +526,7 @@ def test_explain_of_a_change_of_a_table_changes_nothing(sql: str, shown: str) ->
     ],
 )
 def test_aliases_replace_names(con: einsql.Connection, sql: str, at: str, hint: str) -> None:
+    con.execute("CREATE TENSOR w (i DIM(2), val DOUBLE)")
     with pytest.raises(einsql.ProgrammingError, match=r"no table|not found") as caught:
         con.execute(sql)
     assert caught.value.position == sql.index(at)

@@ -8,8 +8,10 @@ from sqlglot import exp
 
 from einsql.hybrid.split.blocks import Block, Range
 from einsql.hybrid.split.groups import Groups
+from einsql.hybrid.split.partial_aggregates import PartialAggregates
+from einsql.hybrid.split.scopes import Scope
 from einsql.hybrid.split.select_text import SelectText
-from einsql.hybrid.split.split import Scope, Splitter, Why, changed, shown
+from einsql.hybrid.split.split import Splitter, Why, changed, shown
 from einsql.sql.parser.column_names import column_name
 
 
@@ -34,7 +36,8 @@ class Core(SelectText):
             return False
         if distinct is not None and distinct.args.get("on") is not None:
             return False
-        return self._relation(distinct is not None) or self._groups()
+        is_fragment = self._relation(distinct is not None) or self._groups()
+        return is_fragment or PartialAggregates(self).split()
 
     # ---- the relation, in another order or without duplicates
 

@@ -24,26 +24,26 @@ def with_common_column(query: exp.Expr) -> exp.Expr:
         joins = [j for j in select.args.get("joins") or [] if j.meta.get(MAY_CROSS)]
         if not joins:
             continue
-        for item in (select.args["from_"].this, *(join.this for join in joins)):
-            item.replace(_extended(item))
-        for star in (_star(item) for item in select.expressions):
+        for source in (select.args["from_"].this, *(join.this for join in joins)):
+            source.replace(_extended(source))
+        for star in (_star(column) for column in select.expressions):
             if star is not None:
                 excluded = exp.Column(this=exp.to_identifier(_COMMON, quoted=True))
                 star.set("except_", [*(star.args.get("except_") or []), excluded])
     return query
 
 
-def _extended(item: exp.Expr) -> exp.Subquery:
+def _extended(source: exp.Expr) -> exp.Subquery:
     """An item of FROM with the common column, under the same alias."""
-    inner, alias = item.copy(), item.args.get("alias")
-    if alias is None and isinstance(item, exp.Table):
-        alias = exp.TableAlias(this=item.this.copy())
+    inner, alias = source.copy(), source.args.get("alias")
+    if alias is None and isinstance(source, exp.Table):
+        alias = exp.TableAlias(this=source.this.copy())
     zero = exp.Alias(this=exp.Literal.number(0), alias=exp.to_identifier(_COMMON, quoted=True))
     select = exp.Select(expressions=[exp.Star(), zero], from_=exp.From(this=inner))
     return exp.Subquery(this=select, alias=None if alias is None else alias.copy())
 
 
-def _star(item: exp.Expr) -> exp.Star | None:
+def _star(column: exp.Expr) -> exp.Star | None:
     """The star of `*` or `x.*`, or None for another item of SELECT."""
-    star = item.this if isinstance(item, exp.Column) else item
+    star = column.this if isinstance(column, exp.Column) else column
     return star if isinstance(star, exp.Star) else None

@@ -8,7 +8,8 @@ from sqlglot import exp
 
 from einsql.core.records import dataclass
 from einsql.hybrid.split.blocks import Block, Range
-from einsql.hybrid.split.split import Scope, Splitter
+from einsql.hybrid.split.scopes import Scope
+from einsql.hybrid.split.split import Splitter
 from einsql.sql.functions.aggregate_functions import AGGREGATES
 
 _NAMES = frozenset(

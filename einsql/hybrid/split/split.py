@@ -12,11 +12,13 @@ from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.split.blocks import Block, Cte, QueryText, Range, Reference, Structure
 from einsql.hybrid.split.edits import Edited, Edits
+from einsql.hybrid.split.scopes import Scope, define, foreign_names, with_names
 from einsql.sql.macros.macros import FREE, called_name
 from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.parser.sqlglot_trees import parse_tree
 from einsql.sql.parser.tokens import is_parameter, tokenize
 from einsql.sql.query_binder import REENTRIES
+from einsql.sql.scope.relation import Column
 
 _NAMING = ("TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
 """First words of a query that name relations without FROM."""
@@ -54,15 +56,15 @@ class Why:
     reason: str
 
 
-Scope = dict[str, exp.CTE | None]
-"""Visible names of WITH in lower case, with their queries; None if DuckDB runs the query."""
-
-
 @dataclass
 class Parts:
     """State that the splitters of one statement share: lookups, fragments and relations."""
 
     bind: Bind
+    columns: Callable[[exp.Expr], Sequence[Column] | None]
+    """Returns the columns of a query of tensors, None if it is not tensor work."""
+    names: Callable[[exp.Table], Sequence[str] | None]
+    """Returns the columns of a table or tensor, None if they are not known."""
     kind: Callable[[str], str | None]
     """Returns `tensor` or `view` for the name of an einsql object, otherwise None."""
     is_macro: Callable[[str], bool]
@@ -210,7 +212,7 @@ class Splitter:
         Returns:
             The arguments of `Parts.add`. None if the query does not bind; the reason is recorded.
         """
-        named, foreign = with_names(tree, scope), _foreign(scope)
+        named, foreign = with_names(tree, scope), foreign_names(scope)
         if named is None:
             return None
         tree = named
@@ -230,7 +232,7 @@ class Splitter:
     def binds(self, tree: exp.Expr, scope: Scope) -> bool:
         """Returns True if a query binds as tensor work; records no reason otherwise."""
         named = with_names(tree, scope)
-        return named is not None and isinstance(self.parts.bind(named, _foreign(scope)), list)
+        return named is not None and isinstance(self.parts.bind(named, foreign_names(scope)), list)
 
     # ---- WITH
 
@@ -238,7 +240,7 @@ class Splitter:
         inner = dict(scope)
         for cte in ctes:
             tree = self._cte(cte, inner) if cte.plain and not recursive else None
-            _define(inner, cte.name, tree)
+            define(inner, cte.name, tree)
         return inner
 
     def _cte(self, cte: Cte, scope: Scope) -> exp.CTE | None:
@@ -258,7 +260,7 @@ class Splitter:
         named = with_names(probe, scope)
         if named is None:
             return None
-        columns_or_error = self.parts.bind(named, _foreign(scope))
+        columns_or_error = self.parts.bind(named, foreign_names(scope))
         if isinstance(columns_or_error, Error):
             self.parts.refused[cte.name.lower()] = columns_or_error
             return None
@@ -272,10 +274,10 @@ class Splitter:
         scopes = []
         for cte in query.ctes:
             if query.recursive:
-                _define(inner, cte.name, None)
+                define(inner, cte.name, None)
             scopes.append(dict(inner))
             if not query.recursive:
-                _define(inner, cte.name, None)
+                define(inner, cte.name, None)
         readers = [query.body]
         kept = []
         for cte, names in reversed(list(zip(query.ctes, scopes, strict=True))):
@@ -447,45 +449,11 @@ class Splitter:
         return self.parts.split_block(self, block, modifiers, scope, tree)
 
 
-def _foreign(scope: Scope) -> frozenset[str]:
-    return frozenset(n for n, cte in scope.items() if cte is None)
-
-
 def _stem(reference: Reference) -> str:
     """Returns DuckDB's default alias of a file or a function."""
     if not reference.is_text and reference.is_call:
         return reference.name
     return reference.name.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
-
-
-def _define(scope: Scope, name: str, tree: exp.CTE | None) -> None:
-    """Adds a name.
-
-    If it hides a name of an enclosing WITH, DuckDB runs all enclosing queries, because they may
-    read the hidden name.
-    """
-    if name.lower() in scope:
-        scope.update(dict.fromkeys(scope))
-    scope[name.lower()] = tree
-
-
-def with_names(tree: exp.Expr, scope: Scope) -> exp.Expr | None:
-    """Returns a query with the enclosing names of WITH that are tensor work.
-
-    Returns None if the query's own WITH is recursive or hides an enclosing name.
-    """
-    known = [cte for cte in scope.values() if cte is not None]
-    if not known:
-        return tree
-    tree = tree.copy()
-    own = tree.args.get("with_")
-    mine = [] if own is None else list(own.expressions)
-    if own is not None and own.args.get("recursive"):
-        return None
-    if {cte.alias.lower() for cte in mine} & set(scope):
-        return None
-    tree.set("with_", exp.With(expressions=[*(cte.copy() for cte in known), *mine]))
-    return tree
 
 
 def changed(tree: exp.Select, **args: object) -> exp.Select:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from einsql.hybrid.split.blocks import STARTS, Range
-from einsql.hybrid.split.split import Scope, Splitter
+from einsql.hybrid.split.scopes import Scope
+from einsql.hybrid.split.split import Splitter
 
 _NAMING = (
     "FROM",
