@@ -29,7 +29,12 @@ else:  # loaded for macros
     column_names = LazyModule("einsql.sql.parser.column_names")
 
 MAX_EXPANDED = 50_000
-"""Most syntax nodes that macros add to a statement; nested macros can grow exponentially."""
+"""Most syntax nodes that macros add to a statement; nested macros can grow exponentially.
+
+Statements of this size are planned in a few seconds: benchmarks/nested_macros.py.
+"""
+_NODES_OF_QUERY = 100
+"""The nodes for which a subquery of a scalar macro counts: planning it takes as long."""
 
 _CLAUSES = ("expressions", "where", "group", "having", "qualify")
 
@@ -74,6 +79,8 @@ class MacroExpander:
         """
         self.check(macro, self.find)
         self.added_nodes += _substitution.expanded_size(macro, call)
+        if not macro.is_table:
+            self.added_nodes += _NODES_OF_QUERY * macro.names.queries
         if self.added_nodes > MAX_EXPANDED:
             raise ProgrammingError(
                 f"Macros make this statement more than {MAX_EXPANDED:,} nodes long",

@@ -37,6 +37,7 @@ class Names:
         qualifiers: The names before columns, as `x` in `x.val`.
         nested: The columns in queries of the body.
         size: The number of syntax nodes.
+        queries: The number of queries among them.
         free: The nodes that may name tables of the catalog, which have the mark `FREE`.
     """
 
@@ -47,6 +48,7 @@ class Names:
     qualifiers: frozenset[str]
     nested: frozenset[str]
     size: int
+    queries: int
     free: tuple[exp.Expr, ...]
 
 
@@ -123,6 +125,7 @@ def names_in(body: exp.Expr) -> Names:
         ),
         nested=frozenset(c.name.lower() for q in queries for c in q.find_all(exp.Column)),
         size=len(nodes),
+        queries=len(queries),
         free=tuple(n for n in nodes if FREE in n.meta),
     )
 
