@@ -1,4 +1,6 @@
-"""Planning of nested scalar macros that repeat their argument: `python -m benchmarks.nested_macros`.
+"""Planning of nested scalar macros that repeat their argument.
+
+Usage: `python -m benchmarks.nested_macros`.
 
 Prints the processor time of a statement for each depth of nesting, until the statement is refused.
 It sets `MAX_EXPANDED` and `_NODES_OF_QUERY` in `einsql/sql/macros/expansion.py`.

@@ -10,7 +10,7 @@ from sqlglot import TokenType
 
 from einsql.errors import Error, UnknownHere
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.split import Parts
+from einsql.hybrid.split.split import PREFIX, Parts
 from einsql.planner.queries import query_binder
 from einsql.sql.functions.hints import function_hint
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 _NOT_IN_FROM = re.compile(r'Referenced table "(.+?)" not found')
+_NO_COLUMN = re.compile(r'(?:Referenced column|does not have a column named) "(.+?)"')
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 
 
@@ -37,7 +38,22 @@ def explained(ctx: Context, parts: Parts, text: Edited, error: Error) -> Error:
     """
     shown = _named(parts, text, error)
     _suggest_names(ctx, shown)
+    _name_columns(ctx, shown)
     return shown
+
+
+def _name_columns(ctx: Context, error: Error) -> None:
+    """Lists the present columns of the caller's tables in the error of an absent column."""
+    absent = _NO_COLUMN.search(error.reason)
+    if absent is None:
+        return
+    for name in ctx.shown:
+        with suppress(Error):  # a failed transaction
+            columns = [column for column, _ in ctx.duck.columns(name)]
+            if absent[1].lower() not in map(str.lower, columns):
+                listing = ", ".join(columns[:12]) + ", …" * (len(columns) > 12)
+                table = "Its table" if name.startswith(PREFIX) else f"The variable {name}"
+                error.hint = f"{table} has now the columns {listing}."
 
 
 def names_ours(error: Error) -> bool:
@@ -85,6 +101,8 @@ def _named(parts: Parts, text: Edited, error: Error) -> Error:
         return (known or parts.wrong)[0]
     is_replaced = _explain_alias(error, text.text)
     for ours in () if is_replaced else parts.wrong:
+        if isinstance(ours, UnknownHere) and ours.relation and not _NO_TABLE.match(error.reason):
+            continue  # DuckDB knows the table
         name = ours.reason.split('"')[1::2]
         if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):
             return ours

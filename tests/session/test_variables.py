@@ -176,3 +176,21 @@ def test_a_column_with_the_name_of_a_variable(tmp_path: Path) -> None:
         con.execute("CREATE MACRO m() AS TABLE SELECT SUM(abs(v)) AS s FROM x")
         assert con.execute("SELECT * FROM m()").fetchall() == [(6.0,)]
     del v
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT a, b FROM df", "SELECT df.b FROM df", "SELECT b FROM df z"]
+)
+def test_a_column_that_a_variable_has_lost(con: einsql.Connection, sql: str) -> None:
+    df = pd.DataFrame({"a": [1], "b": [2], "c": [3]})
+    relation, other = con.sql(sql), con.from_df(df).filter("b > 1")
+    assert con.execute(sql).fetchall()
+    del df["b"]
+    for run in (lambda: con.execute(sql), relation.fetchall):
+        with pytest.raises(einsql.ProgrammingError, match=r'column .*"b"') as caught:
+            run()
+        assert caught.value.hint == "The variable df has now the columns a, c."
+        assert caught.value.position in range(len(sql))
+    with pytest.raises(einsql.ProgrammingError, match='column "b" not found') as caught:
+        other.fetchall()
+    assert caught.value.hint == "Its table has now the columns a, c."
