@@ -6,17 +6,24 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from sqlglot import TokenType
+
 from einsql.errors import Error, UnknownHere
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.split import Parts
+from einsql.hybrid.split.split import PREFIX, Parts
 from einsql.planner.queries import query_binder
 from einsql.sql.functions.hints import function_hint
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.parser.tokens import tokenize
+from einsql.sql.scope.scope import replaced_hint
 
 if TYPE_CHECKING:
     from einsql.planner.context import Context
 
+_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+_NOT_IN_FROM = re.compile(r'Referenced table "(.+?)" not found')
+_NO_COLUMN = re.compile(r'(?:Referenced column|does not have a column named) "(.+?)"')
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 
 
@@ -31,7 +38,22 @@ def explained(ctx: Context, parts: Parts, text: Edited, error: Error) -> Error:
     """
     shown = _named(parts, text, error)
     _suggest_names(ctx, shown)
+    _name_columns(ctx, shown)
     return shown
+
+
+def _name_columns(ctx: Context, error: Error) -> None:
+    """Lists the present columns of the caller's tables in the error of an absent column."""
+    absent = _NO_COLUMN.search(error.reason)
+    if absent is None:
+        return
+    for name in ctx.shown:
+        with suppress(Error):  # a failed transaction
+            columns = [column for column, _ in ctx.duck.columns(name)]
+            if absent[1].lower() not in map(str.lower, columns):
+                listing = ", ".join(columns[:12]) + ", …" * (len(columns) > 12)
+                table = "Its table" if name.startswith(PREFIX) else f"The variable {name}"
+                error.hint = f"{table} has now the columns {listing}."
 
 
 def names_ours(error: Error) -> bool:
@@ -51,6 +73,23 @@ def _suggest_names(ctx: Context, error: Error) -> None:
         error.suggest_also(name for name, _ in ctx.duck.tables())
 
 
+def _explain_alias(error: Error, text: str) -> bool:
+    """Says that an alias replaces the name of a table; returns False if none does."""
+    unknown = _NOT_IN_FROM.match(error.reason)
+    if unknown is None:
+        return False
+    name, tokens = unknown[1].rpartition(".")[2], tokenize(text)
+    aliases = []
+    for at in range(1, len(tokens) - 1):
+        is_read = tokens[at - 1].text.upper() in ("FROM", "JOIN", ",", ".")
+        if is_read and tokens[at].text.lower() == name.lower():
+            behind = [t for t in tokens[at + 1 : at + 3] if t.token_type is not TokenType.ALIAS]
+            aliases += [t.text for t in behind[:1] if t.token_type in _NAMES]
+    if aliases:
+        error.hint = replaced_hint(name, aliases)
+    return bool(aliases)
+
+
 def _named(parts: Parts, text: Edited, error: Error) -> Error:
     """Returns DuckDB's error with its position in the statement.
 
@@ -60,7 +99,10 @@ def _named(parts: Parts, text: Edited, error: Error) -> Error:
     if isinstance(error, UnknownHere) and names_ours(error) and parts.wrong:
         known = [e for e in parts.wrong if not isinstance(e, UnknownHere)]
         return (known or parts.wrong)[0]
-    for ours in parts.wrong:
+    is_replaced = _explain_alias(error, text.text)
+    for ours in () if is_replaced else parts.wrong:
+        if isinstance(ours, UnknownHere) and ours.relation and not _NO_TABLE.match(error.reason):
+            continue  # DuckDB knows the table
         name = ours.reason.split('"')[1::2]
         if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):
             return ours

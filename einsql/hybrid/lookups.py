@@ -12,6 +12,7 @@ from sqlglot import exp
 from einsql.errors import Error, UnknownHere
 from einsql.hybrid.fragments import FragmentRunner, calls_aggregate
 from einsql.hybrid.split.core import split_block
+from einsql.hybrid.split.crossing_joins import with_common_column
 from einsql.hybrid.split.split import Parts
 from einsql.hybrid.system_tables import system_table
 from einsql.planner.queries import query_binder
@@ -62,8 +63,8 @@ def _expanded(binder: QueryBinder, call: exp.Func) -> exp.Expr | None:
     if macro is None or not macro.is_table:
         return mapped(call, table_in(call), ["val"]) if _maps(macro, called_name(call)) else None
     assert isinstance(call, exp.Anonymous)
-    binder.macros.count(macro, call)
-    return binder.macros.body(macro, call)
+    binder.macros.admit(macro, call)
+    return with_common_column(binder.macros.body(macro, call))
 
 
 def is_ours(ctx: Context, prefix: Sequence[str], name: str) -> bool:

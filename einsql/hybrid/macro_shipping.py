@@ -18,6 +18,8 @@ from einsql.hybrid.split.prelude import ERF, PRELUDE, called
 from einsql.hybrid.split.split import Parts, Splitter
 from einsql.hybrid.split.statement import split_statement
 from einsql.ir.functions.python_functions import function_name
+from einsql.planner.queries import query_binder
+from einsql.planner.stored_macros import refuse_variables
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.storage.objects import Body, Damaged, Definition, damage_error, macro_key
@@ -80,7 +82,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         if low not in seen:
             seen.add(low)
             read(existing)
-            with ctx.scope.hidden() if ctx.is_stored_view(low) else nullcontext():
+            with ctx.scope.hidden() if ctx.is_stored(low) else nullcontext():
                 defined.append(("VIEW", existing.name, within(lambda: _view(existing, parts))))
 
     def macro(low: str) -> None:
@@ -98,6 +100,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
             definition = read(existing)
             _refuse_aggregate(definition.body.tree, parts)
             _refuse_tables(definition.body.tree, text)
+            _refuse_variables(ctx, definition.body.tree)
             body = within(lambda: _macro(definition, parts))
         elif low in PRELUDE:
             body = PRELUDE[low]
@@ -161,6 +164,12 @@ def _refuse_aggregate(body: object, parts: Parts) -> None:
         hint=hint,
         position=at,
     )
+
+
+def _refuse_variables(ctx: Context, body: object) -> None:
+    """Refuses a stored macro that names a variable; see `stored_macros`."""
+    if isinstance(body, Macro):
+        refuse_variables(ctx, body, query_binder(ctx).catalog.macro)
 
 
 def _refuse_tables(body: object, text: Edited) -> None:

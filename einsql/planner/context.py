@@ -168,11 +168,17 @@ class Context:
             return None
         return array
 
-    def is_stored_view(self, name: str) -> bool:
-        """True for a view in a database file, whose later readers have other variables."""
-        view = self.store.get(name)
-        is_lasting = isinstance(view, Definition) and not view.temporary
+    def is_stored(self, name: str) -> bool:
+        """True for a view or macro in a database file, whose later readers have other variables."""
+        known = self.store.get(name)
+        is_lasting = isinstance(known, Definition) and not known.temporary
         return is_lasting and self.store.database.path is not None
+
+    def is_variable(self, name: str) -> bool:
+        """True if FROM would read a variable of the caller by this name."""
+        if self.store.get(name) is not None or not self.settings.reads_variables:
+            return False
+        return self.scope.find(name) is not None and not self.duck.has(name)
 
     def note_hidden(self, name: str) -> None:
         """Adds a notice if a stored object hides a variable of its name."""

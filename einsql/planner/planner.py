@@ -51,7 +51,7 @@ from einsql.planner.templates import (
 )
 from einsql.planner.value_ranges import ranges_of
 from einsql.sql.macros.builtin_macros import built_in
-from einsql.sql.macros.macros import Macro
+from einsql.sql.macros.macros import CheckMacro, Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.scope.relation import Column, Relation, TileRelation, known_bounds
 from einsql.sql.typing.value_ranges import Ranges
@@ -102,6 +102,8 @@ class BinderCatalog:
     memory: Memory | None = None
     has_table: Callable[[str], bool] = lambda name: False
     """Returns whether DuckDB has a table of a name."""
+    check_macro: CheckMacro = lambda macro, find: None
+    """Raises an error if a macro may not be called."""
     inputs: dict[str, Input] = field(default_factory=dict)
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)

@@ -25,6 +25,7 @@ from einsql.planner.outcome import Description, Rows
 from einsql.planner.plan import Plan, PlanTemplate, inputs_fit, rebind_inputs
 from einsql.planner.plan_cache import Template
 from einsql.planner.planner import BinderCatalog, make_plan
+from einsql.planner.stored_macros import refuse_variables
 from einsql.planner.target import ExecutionTarget
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError
@@ -108,6 +109,7 @@ def query_binder(
         cluster=ctx.cluster,
         memory=ctx.memory,
         has_table=ctx.has_table,
+        check_macro=partial(refuse_variables, ctx),
         fields=fields,
         recorder=Recorder() if unknowns else None,
         **more,
@@ -121,7 +123,7 @@ def _variable(ctx: Context, binder: ReferenceType[QueryBinder], name: str) -> ob
     """Returns an array among the caller's variables, which no stored view reads."""
     reader = binder()
     views = (active.removeprefix("view ") for active in (reader.active if reader else ()))
-    return None if any(map(ctx.is_stored_view, views)) else ctx.array_named(name)
+    return None if any(map(ctx.is_stored, views)) else ctx.array_named(name)
 
 
 def bind_again(ctx: Context, tree: exp.Expr) -> Bound:

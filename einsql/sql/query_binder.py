@@ -101,7 +101,7 @@ class QueryBinder:
     """The detection of queries over tiles."""
 
     def __post_init__(self) -> None:
-        self.macros = MacroExpander(self.catalog.macro)
+        self.macros = MacroExpander(self.catalog.macro, self.catalog.check_macro)
         self.windows = Windows(self.parameters)
         self.tile_queries = TileQueries(self.catalog, self.macros)
 
@@ -266,7 +266,8 @@ class QueryBinder:
         if is_scalar or (macro is None and mapped_tables.is_function_of_numbers(called_name(call))):
             return self._mapped(call)
         if not isinstance(call, exp.Anonymous):
-            raise unsupported(f"The table function {call.sql_name()}", call)
+            hint = "Write SELECT …, CAST(column AS …) FROM …." if isinstance(call, exp.Cast) else ""
+            raise unsupported(f"The table function {call.sql_name()}", call, hint)
         name = call.name
         match name.lower():
             case "einsum":
@@ -338,7 +339,7 @@ class QueryBinder:
             if not macro.is_table:
                 raise ProgrammingError(f"{name} is an aggregate; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
-            self.macros.count(macro, at)
+            self.macros.admit(macro, at)
             body = self.macros.body(macro, at)
             # A SELECT that a macro passes on is bound in the scope of the first call.
             for query in _substitution.selects(at):

@@ -103,3 +103,28 @@ def test_macros_over_tables_that_call_themselves(macros: einsql.Connection) -> N
     macros.execute("CREATE MACRO around(x) AS TABLE SELECT * FROM around(x)")
     with pytest.raises(einsql.ProgrammingError, match="refers to itself"):
         macros.execute("SELECT * FROM around(t)")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "softmax({0}, k)",
+        "log_softmax((SELECT * FROM {0}), k)",
+        "layer_norm({0}, k)",
+        "rms_norm({0}, k)",
+        "softmax(rms_norm({0}, k), k)",
+        "softmax({1}, k)",
+        "attention({0}, {1}, {1}, b, k)",
+        "attention({0}, {0}, {0}, k, k)",
+    ],
+)
+def test_built_in_macros_over_tables_of_one_key(con: einsql.Connection, call: str) -> None:
+    con.register("one", np.array([0.5, -1.0, 2.0]), ("k",))
+    con.register("two", np.arange(6.0).reshape(2, 3) / 4, ("b", "k"))
+    con.execute("CREATE TABLE rows1 AS SELECT k, val FROM one WHERE 'a' = 'a'")
+    con.execute("CREATE TABLE rows2 AS SELECT b, k, val FROM two WHERE 'a' = 'a'")
+    wanted = rows(con, f"SELECT * FROM {call.format('one', 'two')}")
+    got = rows(con, f"SELECT * FROM {call.format('rows1', 'rows2')} ORDER BY ALL")
+    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    assert len(rows(con, f"SELECT *, 'a' FROM {call.format('rows1', 'two')}")) == len(wanted)
+    assert con.notices == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -507,3 +508,26 @@ def test_explain_of_a_change_of_a_table_changes_nothing(sql: str, shown: str) ->
         con.execute("SET fallback = off")
         with pytest.raises(einsql.NotSupportedError):
             con.execute(f"EXPLAIN {sql}")
+
+
+@pytest.mark.parametrize(
+    ("sql", "at", "hint"),
+    [
+        ("SELECT x.i FROM x r2", "x.i", 'alias r2 replaces the name "x" in FROM: write r2.i'),
+        ("SELECT X.* FROM x AS r2", "X.*", r"write r2\.\*"),
+        ("SELECT r.i FROM x r JOIN x q ON x.i = q.i", "x.i", r"write r\.i or q\.i"),
+        ("SELECT x.i FROM (SELECT i FROM x) r2", "x.i", "Known tables: r2"),
+        ("UPDATE w r2 SET val = w.val + 1", "w.val", r"write r2\.val"),
+        ("DELETE FROM w AS r2 WHERE w.i = 0", "w.i", r"write r2\.i"),
+        ("SELECT t.n FROM t AS r2", "t.n", "alias r2 replaces"),
+        ("SELECT x.i, r3.n FROM x r2, t r3", "x.i", "alias r2 replaces"),
+        ("SELECT (SELECT x.i FROM t) FROM x r2", "x.i", "alias r2 replaces"),
+        ("SELECT main.t.n FROM t r2", "main", "alias r2 replaces"),
+    ],
+)
+def test_aliases_replace_names(con: einsql.Connection, sql: str, at: str, hint: str) -> None:
+    con.execute("CREATE TENSOR w (i DIM(2), val DOUBLE)")
+    with pytest.raises(einsql.ProgrammingError, match=r"no table|not found") as caught:
+        con.execute(sql)
+    assert caught.value.position == sql.index(at)
+    assert re.search(hint, caught.value.hint), caught.value.hint

@@ -130,3 +130,67 @@ def test_what_is_stored_names_no_variable(tmp_path: Path, con: einsql.Connection
             file.execute("SELECT * FROM kept")
         assert file.execute("SELECT COUNT(*) FROM y").fetchone() == (2,)
     del df, x, y
+
+
+NAMING = {
+    "s()": "AS (SELECT SUM(val) FROM late)",
+    "s(t := 1.5)": "AS t + (SELECT SUM(val) FROM late)",
+    "t()": "AS TABLE SELECT * FROM late",
+    "u()": "AS TABLE SELECT *, 'a' AS u FROM late",
+    "named()": "AS TABLE SELECT * FROM passed(late)",
+    "queried()": "AS TABLE SELECT * FROM passed((SELECT * FROM late))",
+    "mapped()": "AS TABLE SELECT * FROM abs(late)",
+    "summed()": "AS TABLE SELECT * FROM EINSUM('i->i', late)",
+    "inside()": "AS TABLE WITH q AS (SELECT val FROM t()) SELECT SUM(val) AS val FROM q",
+}
+"""Bodies of macros that read a table that exists for some callers only."""
+
+
+@pytest.mark.parametrize("head", NAMING)
+def test_stored_macros_read_no_variable_of_a_later_caller(tmp_path: Path, head: str) -> None:
+    name, body = head.split("(")[0], NAMING[head]
+    with einsql.connect(str(tmp_path / "m.db")) as con:
+        con.execute("CREATE MACRO passed(p) AS TABLE SELECT * FROM p")
+        con.execute(f"CREATE MACRO t() {NAMING['t()']}")
+        con.execute(f"CREATE OR REPLACE MACRO {head} {body}")
+    with einsql.connect(str(tmp_path / "m.db")) as con:
+        query = f"SELECT * FROM {name}()" if "TABLE" in body else f"SELECT {name}()"
+        rows = pd.DataFrame({"i": [0, 1], "val": [1.0, 1.0]})
+        for variable in (np.ones(2), rows):
+            late = variable
+            for wanted in (query, query.replace("SELECT ", "SELECT 'a', ")):
+                with pytest.raises(einsql.ProgrammingError, match=r'no table "late", .* variables'):
+                    con.execute(wanted)
+            assert len(con.execute("SELECT * FROM passed(late)").fetchall()) == 2
+        with pytest.raises(einsql.ProgrammingError, match='cannot read "late"'):
+            con.execute(f"CREATE MACRO other{head[len(name) :]} {NAMING['named()']}")
+        del late
+        con.execute("CREATE TENSOR late (i DIM(2), val DOUBLE) DEFAULT 3")
+        assert con.execute(query).fetchall()
+
+
+def test_a_column_with_the_name_of_a_variable(tmp_path: Path) -> None:
+    v = np.ones(2)
+    with einsql.connect(str(tmp_path / "m.db")) as con:
+        con.execute("CREATE TENSOR x (i DIM(2), v DOUBLE) DEFAULT -3")
+        con.execute("CREATE MACRO m() AS TABLE SELECT SUM(abs(v)) AS s FROM x")
+        assert con.execute("SELECT * FROM m()").fetchall() == [(6.0,)]
+    del v
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT a, b FROM df", "SELECT df.b FROM df", "SELECT b FROM df z"]
+)
+def test_a_column_that_a_variable_has_lost(con: einsql.Connection, sql: str) -> None:
+    df = pd.DataFrame({"a": [1], "b": [2], "c": [3]})
+    relation, other = con.sql(sql), con.from_df(df).filter("b > 1")
+    assert con.execute(sql).fetchall()
+    del df["b"]
+    for run in (lambda: con.execute(sql), relation.fetchall):
+        with pytest.raises(einsql.ProgrammingError, match=r'column .*"b"') as caught:
+            run()
+        assert caught.value.hint == "The variable df has now the columns a, c."
+        assert caught.value.position in range(len(sql))
+    with pytest.raises(einsql.ProgrammingError, match='column "b" not found') as caught:
+        other.fetchall()
+    assert caught.value.hint == "Its table has now the columns a, c."

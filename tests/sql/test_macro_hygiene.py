@@ -176,3 +176,17 @@ def test_what_duckdb_runs_of_a_macro(
     with pytest.raises(einsql.ProgrammingError, match='reads "x" of the database'):
         con.execute("WITH x AS (SELECT 'a' AS val) SELECT * FROM names(), x")
     con.execute("SET fallback = off")
+
+
+@pytest.mark.parametrize("body", ["x + x", "x + x * (SELECT SUM(y.val) FROM y)"])
+def test_macros_that_repeat_their_argument(
+    both: tuple[einsql.Connection, duckdb.DuckDBPyConnection], body: str
+) -> None:
+    con, oracle = both
+    con.execute(f"CREATE OR REPLACE MACRO again(x) AS {body}")
+    oracle.execute(f"CREATE OR REPLACE MACRO again(x) AS {body}")
+    few, many = (f"SELECT i, {'again(' * n}val{')' * n} AS v FROM x" for n in (3, 20))
+    assert con.execute(few).fetchall() == oracle.execute(f"{few} ORDER BY i").fetchall()
+    with pytest.raises(einsql.ProgrammingError, match="nodes long") as caught:
+        con.execute(many)
+    assert "WITH" in caught.value.hint

@@ -318,3 +318,55 @@ def test_short_floats_and_integers_have_the_common_type_float() -> None:
         cursor = con.execute(f"SELECT i, {value} AS v FROM h ORDER BY i")
         assert [d[1] for d in cursor.description or ()] == ["BIGINT", "FLOAT"]
         assert cursor.fetchall() == [(0, 70000.0), (1, 2.0)]
+
+
+IN_FROM = {
+    "coalesce({}, 0)": "COALESCE(val, 0)",
+    "COALESCE (nullif({}, 0.5), 7)": "COALESCE(NULLIF(val, 0.5), 7)",
+    "nullif({}, -1)": "NULLIF(val, -1)",
+    "ifnull({}, 3)": "COALESCE(val, 3)",
+    "if({} , 1, 2)": "IF(val <> 0, 1, 2)",
+    "mod({}, 2)": "MOD(val, 2)",
+    "log2(abs({}))": "LOG2(ABS(val))",
+    "log10(abs({}))": "LOG10(ABS(val))",
+    "log(abs({}))": "LOG(ABS(val))",
+    "greatest({}, 0, 1)": "GREATEST(val, 0, 1)",
+    "round({}, 1)": "ROUND(val, 1)",
+    "atan2({}, 2)": "ATAN2(val, 2)",
+}
+"""Functions with a syntax of their own over a table in FROM, and their expressions."""
+
+
+@pytest.mark.parametrize("call", IN_FROM)
+def test_functions_with_a_syntax_of_their_own_in_from(call: str) -> None:
+    with einsql.connect() as con:
+        con.register("x", np.array([0.5, -1.0, 4.0]), dims=("i",))
+        con.register("b", np.array([True, False, True]), dims=("i",))
+        con.execute("CREATE TABLE t AS SELECT i, val FROM x WHERE 'a' = 'a'")
+        con.execute("CREATE TABLE tb AS SELECT i, val FROM b WHERE 'a' = 'a'")
+        x, t = ("b", "tb") if call.startswith("if") else ("x", "t")
+        value = IN_FROM[call].replace("val <> 0", "val")
+        wanted = con.execute(f"SELECT i, {value} AS val, 'a' FROM {t} ORDER BY i").fetchall()
+        for table in (x, f"(SELECT * FROM {x})", t):
+            query = f"SELECT i, y.val, 'a' FROM {call.format(table)} AS y ORDER BY i"
+            assert con.execute(query).fetchall() == wanted, table
+        con.execute("SET fallback = off")
+        query = f"SELECT i, y.val FROM {x} NATURAL JOIN {call.format(x)} AS y(i, v)"
+        assert len(con.execute(query.replace("y.val", "v")).fetchall()) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("coalesce(5)", "needs a table"),
+        ("coalesce()", "yntax error"),
+        ("nullif(x)", "yntax error"),
+        ("cast(x AS FLOAT)", "CAST is outside"),
+    ],
+)
+def test_wrong_functions_in_from(call: str, reason: str) -> None:
+    with einsql.connect() as con:
+        con.register("x", np.ones(2), dims=("i",))
+        with pytest.raises(einsql.Error, match=reason) as caught:
+            con.execute(f"SELECT * FROM {call}")
+        assert caught.value.position is not None

@@ -12,6 +12,7 @@ import pyarrow as pa
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
+from einsql.engine.cancellation import Interrupts
 from einsql.frontends.duckdb import kernels
 from einsql.planner.plan import Plan
 from einsql.storage.arrow_arrays import arrow_type
@@ -31,10 +32,18 @@ class Rows:
     """A bound query with Arrow's PyCapsule interface, which can be scanned repeatedly.
 
     The first scan runs the query. The arrays of a SELECT over tiles become DuckDB's tiles.
+
+    Args:
+        plan: The plan of the query.
+        inputs: The inputs of the plan.
+        interrupts: The token that cancels a running scan.
     """
 
-    def __init__(self, plan: Plan | TilePlan, inputs: Mapping[str, Fields]) -> None:
+    def __init__(
+        self, plan: Plan | TilePlan, inputs: Mapping[str, Fields], interrupts: Interrupts
+    ) -> None:
         self._plan = plan
+        self._interrupts = interrupts
         self._inputs: Mapping[str, Fields] = inputs
         self._result: Result | TileResult | None = None
         self._lock = threading.Lock()
@@ -74,7 +83,7 @@ class Rows:
 
     def _result_now(self) -> Result | TileResult:
         with kernels.running, enough_memory:
-            return self._plan.result(self._inputs, lambda done: None)
+            return self._plan.result(self._inputs, self._interrupts.begin())
 
 
 def stored_type(dtype: DType) -> pa.DataType:

@@ -127,7 +127,8 @@ class Session(Connection):
 
     def _rows(self, text: str) -> Rows:
         bound = bind_text(self.context, text)
-        return Rows(plan_query(self.context, bound), dict(bound.inputs))
+        plan = plan_query(self.context, bound)
+        return Rows(plan, dict(bound.inputs), self.context.progress.interrupts)
 
     def names(self, text: str) -> tuple[str, ...]:
         """The names in FROM of a query, and of the views and macros of the session in it.

@@ -17,6 +17,7 @@ from einsql.ir.layout import Mesh, describe, described
 from einsql.ir.partition import OnMesh
 from einsql.planner.queries import query_binder
 from einsql.planner.stored_inputs import stored_input
+from einsql.planner.stored_macros import of_variable, refuse_to_store
 from einsql.session.statements.target import taken_by
 from einsql.sql.binder.state_binder import StateBinder
 from einsql.sql.laws.state_laws import check_laws
@@ -24,7 +25,6 @@ from einsql.sql.macros.macros import Macro
 from einsql.sql.parser.create.create_headers import head_of
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
-from einsql.sql.parser.positions import position
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
 from einsql.sql.scope.relation import Relation, TileRelation
 from einsql.storage.objects import Body, Definition, Object, Tensor, kind_of, macro_key
@@ -69,16 +69,8 @@ def _check_stored_view(ctx: Context, statement: CreateView) -> None:
     except UnknownHere as error:
         named = error.reason.split('"')[1::2]
         if named and ctx.scope.find(named[0]) is not None:
-            raise _of_variable("view", named[0], error.position) from None
+            raise of_variable("view", named[0], error.position) from None
         raise
-
-
-def _of_variable(kind: str, name: str, position: int | None) -> ProgrammingError:
-    return ProgrammingError(
-        f'A {kind} in a file cannot read "{name}", a variable of Python',
-        hint=f"Store it by CREATE TENSOR or CREATE TABLE, or CREATE TEMP {kind.upper()}.",
-        position=position,
-    )
 
 
 def _check_view(ctx: Context, statement: CreateView) -> None:
@@ -113,32 +105,14 @@ def create_macro(ctx: Context, statement: CreateMacro) -> None:
             f'There is {with_article(_kind_shown(taken))} "{statement.name}" already',
             hint=f"CREATE OR REPLACE {kind} replaces it.",
         )
+    binder = query_binder(ctx)
     if not statement.temporary and ctx.store.database.path is not None:
-        _check_stored_macro(ctx, statement)
+        refuse_to_store(ctx, _macro(statement), binder.catalog.macro)
     if statement.law is not None:
-        binder = query_binder(ctx)
         check_laws(
             statement.law, StateBinder(statement.law, binder.catalog.float_stays, binder.macros)
         )
     ctx.store.put(_definition(statement))
-
-
-def _check_stored_macro(ctx: Context, statement: CreateMacro) -> None:
-    """Refuses a macro in a file that reads a variable.
-
-    Raises:
-        ProgrammingError: The macro reads a variable.
-    """
-    own = {p.lower() for p in statement.parameters}
-    own |= {cte.alias.lower() for cte in statement.body.find_all(exp.CTE)}
-    for table in statement.body.find_all(exp.Table):
-        name = table.name
-        if not isinstance(table.this, exp.Identifier) or name.lower() in own:
-            continue
-        if ctx.store.get(name) is None and ctx.scope.find(name) is not None:
-            if ctx.duck.has(name):
-                continue
-            raise _of_variable("macro", name, position(table))
 
 
 def _definition(statement: CreateView | CreateMacro) -> Definition:
@@ -149,8 +123,10 @@ def _definition(statement: CreateView | CreateMacro) -> Definition:
 
 
 def _tree(statement: CreateView | CreateMacro) -> exp.Expr | Macro | None:
-    if isinstance(statement, CreateView):
-        return statement.query
+    return statement.query if isinstance(statement, CreateView) else _macro(statement)
+
+
+def _macro(statement: CreateMacro) -> Macro:
     return Macro(
         statement.name,
         statement.parameters,

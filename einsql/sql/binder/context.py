@@ -12,7 +12,7 @@ from einsql.ir.einsum.graph import EinSum, PartInput
 from einsql.sql.binder.best_rows import RowLimits
 from einsql.sql.binder.domain import Domain
 from einsql.sql.macros.expansion import MacroExpander
-from einsql.sql.macros.macros import Macro
+from einsql.sql.macros.macros import CheckMacro, Macro
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.windows import Windows
 from einsql.sql.parser.positions import unsupported
@@ -122,6 +122,10 @@ class Catalog(Protocol):
 
     def macro(self, name: str) -> Macro | None:
         """The macro of a name, or None."""
+
+    @property
+    def check_macro(self) -> CheckMacro:
+        """A function that raises an error if a macro may not be called."""
 
     @property
     def has_table(self) -> Callable[[str], bool]:

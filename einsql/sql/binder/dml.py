@@ -133,7 +133,9 @@ def _scan(query: Binder, target: Target) -> tuple[SelectBinder, Relation, list[s
         raise InternalError(f"{target.name} was found, but not by the binder")
     select = SelectBinder(query)
     number, labels = select.domain.scan(relation.node)
-    select.scope.add(Source(target.alias, read(relation, number, labels)), target.node)
+    replaced = target.name if target.node.alias else ""
+    source = Source(target.alias, read(relation, number, labels), replaced=replaced)
+    select.scope.add(source, target.node)
     return select, relation, [labels[k.name] for k in relation.node.schema.keys]
 
 

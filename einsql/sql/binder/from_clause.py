@@ -115,6 +115,7 @@ class FromBinder:
         else:
             relation = self._named(item)
             source = self.scan(relation, item, item.alias or item.name)
+            source.replaced = item.name if item.alias else ""
         return Scope([source], left=left)
 
     def _unnamed(self) -> str:

@@ -78,6 +78,23 @@ def is_table_argument(
     return isinstance(call.parent, exp.Table) or is_table_argument(call, find, seen)
 
 
+def free_tables(macro: Macro, find: Callable[[str], Macro | None]) -> list[exp.Expr]:
+    """The nodes of a macro's body that name tables of the catalog.
+
+    Args:
+        macro: The macro.
+        find: Function that returns the macro of a name, or None.
+    """
+    own = {p.lower() for p in macro.parameters}
+    return [
+        node
+        for node in macro.names.free
+        if node.name.lower() not in own
+        and not node.args.get("db")
+        and (isinstance(node, exp.Table) or is_table_argument(node, find))
+    ]
+
+
 def _fills_table(
     macro: Macro,
     call: exp.Anonymous,

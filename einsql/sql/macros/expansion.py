@@ -14,7 +14,7 @@ from sqlglot import exp
 from einsql.core.lazy_module import LazyModule
 from einsql.core.records import dataclass
 from einsql.errors import ProgrammingError, suggest
-from einsql.sql.macros.macros import Macro
+from einsql.sql.macros.macros import CheckMacro, Macro
 from einsql.sql.parser.aggregate_law import AggregateLaw, law_of
 from einsql.sql.parser.positions import locate, positioned, unsupported
 from einsql.sql.scope.scope import Scope
@@ -29,7 +29,12 @@ else:  # loaded for macros
     column_names = LazyModule("einsql.sql.parser.column_names")
 
 MAX_EXPANDED = 50_000
-"""Most syntax nodes that macros add to a statement; nested macros can grow exponentially."""
+"""Most syntax nodes that macros add to a statement; nested macros can grow exponentially.
+
+Statements of this size are planned in a few seconds: benchmarks/nested_macros.py.
+"""
+_NODES_OF_QUERY = 100
+"""The nodes for which a subquery of a scalar macro counts: planning it takes as long."""
 
 _CLAUSES = ("expressions", "where", "group", "having", "qualify")
 
@@ -56,21 +61,26 @@ class MacroExpander:
 
     Attributes:
         find: Function that returns the macro of a name, or None.
+        check: Function that raises an error if a macro may not be called.
         added_nodes: The number of syntax nodes that macros have added to the statement.
         bodies: The calls of table macros and their expansions, by the id of the call.
     """
 
     find: Callable[[str], Macro | None]
+    check: CheckMacro
     added_nodes: int = 0
     bodies: dict[int, tuple[exp.Anonymous, exp.Expr]] = field(default_factory=dict)
 
-    def count(self, macro: Macro, call: exp.Anonymous) -> None:
-        """Counts the syntax nodes that a call adds to the statement.
+    def admit(self, macro: Macro, call: exp.Anonymous) -> None:
+        """Checks that a call may be expanded, and counts the syntax nodes that it adds.
 
         Raises:
-            ProgrammingError: The statement becomes too large.
+            ProgrammingError: The statement becomes too large, or the macro may not be called.
         """
+        self.check(macro, self.find)
         self.added_nodes += _substitution.expanded_size(macro, call)
+        if not macro.is_table:
+            self.added_nodes += _NODES_OF_QUERY * macro.names.queries
         if self.added_nodes > MAX_EXPANDED:
             raise ProgrammingError(
                 f"Macros make this statement more than {MAX_EXPANDED:,} nodes long",
@@ -172,7 +182,7 @@ class MacroExpander:
             raise ProgrammingError(f"{macro.name} is a table macro; call it in FROM")
         if macro.name.lower() in call.meta.get("chain", ()):
             raise ProgrammingError(f"The {macro.kind} {macro.name} refers to itself")
-        self.count(macro, call)
+        self.admit(macro, call)
         if (
             macro.law is None
             and call.arg_key == "this"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field
 
 from sqlglot import exp
@@ -36,6 +37,8 @@ class Names:
         qualifiers: The names before columns, as `x` in `x.val`.
         nested: The columns in queries of the body.
         size: The number of syntax nodes.
+        queries: The number of queries among them.
+        free: The nodes that may name tables of the catalog, which have the mark `FREE`.
     """
 
     tables: frozenset[str]
@@ -45,6 +48,8 @@ class Names:
     qualifiers: frozenset[str]
     nested: frozenset[str]
     size: int
+    queries: int
+    free: tuple[exp.Expr, ...]
 
 
 def called_name(call: exp.Func) -> str:
@@ -120,6 +125,8 @@ def names_in(body: exp.Expr) -> Names:
         ),
         nested=frozenset(c.name.lower() for q in queries for c in q.find_all(exp.Column)),
         size=len(nodes),
+        queries=len(queries),
+        free=tuple(n for n in nodes if FREE in n.meta),
     )
 
 
@@ -165,3 +172,7 @@ class Macro:
     def table_parameters(self) -> tuple[str, ...]:
         """The parameters that the body reads as tables in FROM."""
         return tuple(p for p in self.parameters if p.lower() in self.names.tables)
+
+
+CheckMacro = Callable[[Macro, Callable[[str], Macro | None]], None]
+"""Raises an error if a macro may not be called; finds the macros that it calls."""

@@ -11,9 +11,12 @@ from einsql.sql.functions.scalar_functions import FUNCTION_OF_NODE, NAMED
 from einsql.sql.macros.macros import called_name
 from einsql.sql.parser.positions import position
 
-_NODES = (*FUNCTION_OF_NODE, exp.Round, exp.Greatest, exp.Least, exp.Coalesce, exp.Log)
+_NODES = (
+    *(*FUNCTION_OF_NODE, exp.Round, exp.Greatest, exp.Least, exp.Coalesce, exp.Nullif, exp.If),
+    exp.Log,
+)
 _NAMES = frozenset(
-    {*NAMED, "sigmoid", "square"}
+    {*NAMED, "sigmoid", "square", "log10"}
     | {n.lower() for node in _NODES if issubclass(node, exp.Func) for n in node.sql_names()}
 )
 
@@ -29,9 +32,8 @@ def table_in(call: exp.Func) -> exp.Subquery:
     Raises:
         ProgrammingError: The argument is no table.
     """
-    arguments = call.expressions if isinstance(call, exp.Anonymous) else [call.this]
     table: exp.Expr | None = None
-    match arguments[0] if arguments else None:
+    match _first(call):
         case exp.Subquery() as query:
             return exp.Subquery(this=query.this)
         case exp.Column(table="") as column:
@@ -48,6 +50,15 @@ def table_in(call: exp.Func) -> exp.Subquery:
             position=position(call),
         )
     return exp.Subquery(this=exp.Select(expressions=[exp.Star()], from_=exp.From(this=table)))
+
+
+def _first(call: exp.Func) -> exp.Expr | None:
+    """The first argument of a call as written; log2(x) and log10(x) have a node with two."""
+    if isinstance(call, exp.Anonymous):
+        return next(iter(call.expressions), None)
+    is_second = str(call.meta.get("name")).lower() in ("log2", "log10")
+    argument: exp.Expr | None = call.args.get("expression" if is_second else "this")
+    return argument
 
 
 def mapped(call: exp.Func, table: exp.Expr, values: Sequence[str]) -> exp.Select:
@@ -72,9 +83,8 @@ def mapped(call: exp.Func, table: exp.Expr, values: Sequence[str]) -> exp.Select
         )
     column = exp.Column(this=exp.to_identifier(name, quoted=True))
     mapped = call.copy()
-    if isinstance(mapped, exp.Anonymous):
-        mapped.set("expressions", [column, *mapped.expressions[1:]])
-    else:
-        mapped.set("this", column)
+    first = _first(mapped)
+    assert first is not None
+    first.replace(column)
     star = exp.Star(replace=[exp.Alias(this=mapped, alias=exp.to_identifier(name, quoted=True))])
     return exp.Select(expressions=[star], from_=exp.From(this=table))

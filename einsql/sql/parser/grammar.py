@@ -30,6 +30,11 @@ _CLAUSES = re.compile(
     | (?P<plus> \+ (?=\s*\d) )""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
+_SPECIAL = re.compile(
+    rf"""{QUIET} | (?P<in_from> (?: \b(?:FROM|JOIN)\b | , ) \s* )
+    (?P<word> COALESCE | NULLIF ) (?= \s*+ \( \s*+ [^\s)] )""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
 
 
 @lru_cache(maxsize=1)
@@ -60,17 +65,29 @@ def check_grammar(text: str) -> None:
     """
     if is_frequent(text):
         return
-    try:
-        parser = _parser.get()
-        with parser.lock:
-            parser.connection.extract_statements(text)
-    except _duckdb().ParserException as error:
-        message = str(error)
+    message = _message(text)
+    if message is not None and _message(_SPECIAL.sub(_as_name, text)) is not None:
         reason = message.split("\n")[0].removeprefix("Parser Error: ").strip()
         raise ProgrammingError(
             f"Syntax error: {reason.removeprefix('syntax error ').rstrip('!')}",
             position=_position(text, message),
-        ) from None
+        )
+
+
+def _message(text: str) -> str | None:
+    """DuckDB's message about a text's syntax, or None if DuckDB accepts the text."""
+    parser = _parser.get()
+    try:
+        with parser.lock:
+            parser.connection.extract_statements(text)
+    except _duckdb().ParserException as error:
+        return str(error)
+    return None
+
+
+def _as_name(found: re.Match[str]) -> str:
+    """Replaces COALESCE and NULLIF in FROM, where DuckDB's grammar allows only other names."""
+    return found[0] if found["word"] is None else f"{found['in_from']}f"
 
 
 def _position(text: str, message: str) -> int | None:

@@ -105,10 +105,20 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
         for node in tree.walk():
             if "start" in node.meta:
                 node.meta["start"] -= ahead + bisect_left(blanks, node.meta["start"])
+    _keep_calls(tree)
     placed(tree, hints)
     result_fields.place(tree, fields)
     here = {at: number for at, number in marked.numbers.items() if at >= start}
     return (place(tree, here) if here else tree), doubt
+
+
+def _keep_calls(tree: exp.Expr) -> None:
+    """Keeps mod(x, 2) in FROM a call; sqlglot reads it as the operator."""
+    for mod in tree.find_all(exp.Mod):
+        if isinstance(mod.parent, exp.Table):
+            call = exp.Anonymous(this="mod", expressions=[mod.this, mod.expression])
+            call.meta.update(mod.meta)
+            mod.replace(call)
 
 
 def changing(tree: exp.Expr) -> list[exp.CTE]:

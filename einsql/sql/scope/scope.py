@@ -24,6 +24,8 @@ class Source:
     columns: list[tuple[str, Typed]]
     unlisted: list[tuple[str, Typed]] = field(default_factory=list)
     """Columns that expressions can name, but that `*` and NATURAL omit."""
+    replaced: str = ""
+    """The name of the relation, which the alias replaces; empty without an alias."""
 
     def get(self, name: str) -> Typed | None:
         """The column of a name, which ignores case."""
@@ -55,6 +57,22 @@ def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[
                 known = Value(number, valid(c.field), DType.BOOLEAN)
             columns.append((c.name, Typed(Value(number, c.field, c.dtype), c.dtype, known)))
     return columns
+
+
+def replaced_hint(table: str, aliases: list[str], column: str = "") -> str:
+    """The hint for a table whose name aliases replace in FROM; empty without an alias.
+
+    Args:
+        table: The name of the table.
+        aliases: Its aliases in FROM.
+        column: The column that the statement qualifies by the name; empty for `*` and unknown ones.
+    """
+    if not aliases:
+        return ""
+    written = " or ".join(f"{alias}.{column or '…'}" for alias in aliases)
+    one, replace = ("alias", "replaces") if len(aliases) == 1 else ("aliases", "replace")
+    shown = " and ".join(aliases)
+    return f'The {one} {shown} {replace} the name "{table}" in FROM: write {written}.'
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +221,10 @@ class Scope:
         sources = self.reach()
         if table is not None and not any(s.answers_to(table) for s in sources):
             tables = [s.alias for s in sources]
+            replacing = [s.alias for s in sources if s.replaced.lower() == table.lower()]
             return ProgrammingError(
-                f'There is no table "{table}" in FROM', hint=suggest(table, tables, "tables")
+                f'There is no table "{table}" in FROM',
+                hint=replaced_hint(table, replacing, name) or suggest(table, tables, "tables"),
             )
         # Names that begin with # come from built-in macros.
         names = [n for s in sources for n, _ in s.columns if not n.startswith("#")]

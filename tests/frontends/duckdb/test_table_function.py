@@ -435,6 +435,27 @@ def test_random_statements_in_threads(con: duckdb.DuckDBPyConnection, edb: Attac
     assert not failures
 
 
+def test_an_interrupt_stops_the_query_of_einsql(con: duckdb.DuckDBPyConnection) -> None:
+    con.execute("CREATE TABLE wide AS SELECT i, i / 7 AS val FROM range(20000) r(i)")
+    inner = "SELECT SUM(SIN(a.val * b.val) * COS(c.val)) AS s FROM wide a, wide b, wide c"
+    with einsql.attach(con) as edb:
+        relation = edb.sql(f"FROM einsql('{inner}')")  # an hour of work
+        assert relation is not None
+        done = threading.Event()
+
+        def interrupt() -> None:
+            while not done.wait(0.2):
+                edb.interrupt()
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(duckdb.InterruptException):
+            relation.fetchall()
+        done.set()
+        thread.join()
+        assert con.execute("SELECT 1").fetchall() == [(1,)]
+
+
 def random_statements(
     con: duckdb.DuckDBPyConnection, random: np.random.Generator, runs: int
 ) -> None:
