@@ -15,7 +15,7 @@ settings.register_profile("fixed", _ANY_MACHINE, derandomize=True)
 settings.register_profile("new", _ANY_MACHINE, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("EINSQL_EXAMPLES_DRAWN", "fixed"))
 
-FIRST = ("test_tour.py", "test_oracle.py", "test_simulation.py")
+FIRST = ("test_tour.py", "test_oracle.py", "test_simulation.py", "test_failures.py", "test_fork.py")
 """Files of tests that take long: begun at the end, one would be run by one worker alone."""
 GARBAGE = 100_000  # some ten megabytes
 """Objects after which cycles are looked for: compilers make many, and few are garbage."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import einsql
+from tests.engine.ranks.processes import SHARED, descendants
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster
@@ -17,9 +19,9 @@ Connected = Callable[[int], einsql.Connection]
 """Gives a connection of its own to so many ranks."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ranks() -> Iterator[Callable[[int], Cluster]]:
-    """Gives so many ranks; those that were started are kept until the module's tests are done."""
+    """Gives so many ranks. Once started, they serve the tests of all files."""
     from einsql.engine.ranks.driver import Cluster
     from einsql.engine.ranks.start import starting
 
@@ -27,7 +29,9 @@ def ranks() -> Iterator[Callable[[int], Cluster]]:
 
     def of(count: int) -> Cluster:
         if count not in known:
+            others = descendants(os.getpid())
             known[count] = Cluster(starting(count))
+            SHARED.update(p for p in descendants(os.getpid()) if p not in others)
         return known[count]
 
     yield of

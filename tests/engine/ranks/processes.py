@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+SHARED: set[int] = set()
+"""Launchers and ranks that the tests of several files share; no test ends them."""
+
 
 def descendants(pid: int) -> list[int]:
     """Processes that come from this one, whether or not those between are alive.
 
-    Without the processes that compile kernels: they serve every connection of a process.
+    Without shared ranks and the processes that compile kernels: they serve many connections.
     """
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
@@ -24,7 +27,7 @@ def descendants(pid: int) -> list[int]:
     found = [pid]
     for known in found:
         found += [p for p, parent in parents.items() if parent == known]
-    return [p for p in found[1:] if not _compiles(p)]
+    return [p for p in found[1:] if p not in SHARED and not _compiles(p)]
 
 
 def descriptors(compilers: bool = True) -> set[str]:
