@@ -46,10 +46,10 @@ def page() -> str:
     """The text of settings.md."""
     defaults = Settings()
     rows = [
-        (code(name), d.values, d.default or code(setting_text(defaults, name)), d.meaning)
+        (code(name), d.meaning, d.values, d.default or code(setting_text(defaults, name)))
         for name, d in DESCRIPTIONS.items()
     ]
-    listing = table(["setting", "values", "default", "meaning"], rows)
+    listing = table(["setting", "meaning", "values", "default"], rows)
     strategies = table(
         ["strategy", "what it cuts"],
         ((code(s.name + f":{s.argument}" * s.needs_argument), s.law) for s in STRATEGIES.values()),

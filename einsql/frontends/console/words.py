@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from einsql.sql.functions.aggregate_functions import AGGREGATE_NAMES
-from einsql.sql.functions.scalar_functions import FUNCTION_NAMES
+from einsql.sql.functions.descriptions import AGGREGATE_NAMES, FUNCTION_NAMES
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS as SOURCES
 from einsql.sql.functions.table_functions import TABLE_MACROS
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS

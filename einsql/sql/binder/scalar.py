@@ -18,7 +18,7 @@ from einsql.ir.einsum.graph_rewriting import negate
 from einsql.ir.functions.python_functions import function_name
 from einsql.sql.binder.context import Environment
 from einsql.sql.functions.aggregate_functions import AGGREGATES
-from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, FUNCTION_OF_NODE, NAMED
+from einsql.sql.functions.scalar_functions import FUNCTION_OF_NODE, NAMED
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.macros.macros import PARAMETER_OF
 from einsql.sql.parser.aggregate_law import law_of
@@ -40,8 +40,10 @@ from einsql.sql.typing.typed_expr import (
 )
 
 if TYPE_CHECKING:
+    from einsql.sql.functions import descriptions
     from einsql.sql.typing import functions, literals
-else:  # loaded for literals and functions
+else:  # loaded for literals, functions and hints
+    descriptions = LazyModule("einsql.sql.functions.descriptions")
     literals = LazyModule("einsql.sql.typing.literals")
     functions = LazyModule("einsql.sql.typing.functions")
 
@@ -276,7 +278,7 @@ class ScalarBinder:
                 hint="A SELECT over tiles has TILES(…) in its FROM.",
                 position=position(node),
             )
-        hint = suggest(name, FUNCTION_NAMES, "functions")
+        hint = suggest(name, descriptions.FUNCTION_NAMES, "functions")
         if name in ("gradient", "einsum", "read_tensor"):
             hint = f"{name.upper()} returns a tensor; call it in FROM: SELECT * FROM {name}(…)."
         error = UnknownHere(

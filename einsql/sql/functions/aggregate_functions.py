@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from einsql.sql.functions import descriptions
-
 AGGREGATES: dict[type[exp.Expr] | str, str] = {
     exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg", exp.Count: "count",
     exp.CountIf: "count_if", exp.Variance: "var_samp", exp.VariancePop: "var_pop",
@@ -45,6 +43,3 @@ DISTINCT = {
     **{name: name for name in ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or")},
 }  # fmt: skip
 """The aggregates of distinct values, by name; repeated values do not change those with one name."""
-
-AGGREGATE_NAMES = sorted(d.name for d in descriptions.AGGREGATES)
-"""Names of aggregates, for hints and completion."""

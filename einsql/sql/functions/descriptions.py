@@ -248,3 +248,9 @@ TABLES = (
                 "optimizer chooses them", "tiles(x, 2, 1)"),
 )  # fmt: skip
 """Functions of FROM, and built-in macros that are tables."""
+
+FUNCTION_NAMES = sorted(d.name for d in SCALARS)
+"""Names of functions in expressions, for hints and completion."""
+
+AGGREGATE_NAMES = sorted(d.name for d in AGGREGATES)
+"""Names of aggregates, for hints and completion."""

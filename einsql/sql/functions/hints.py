@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from einsql.errors import nearest
-from einsql.sql.functions.scalar_functions import FUNCTION_NAMES, SCALAR_MACROS
+from einsql.sql.functions.descriptions import FUNCTION_NAMES
+from einsql.sql.functions.scalar_functions import SCALAR_MACROS
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 
 _UNKNOWN = re.compile(r"^(Scalar|Table) Function with name (\S+) does not exist")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from einsql.sql.functions.descriptions import SCALARS
-
 FUNCTION_OF_NODE: dict[type[exp.Expr], str] = {
     exp.Add: "add", exp.Sub: "sub", exp.Mul: "mul", exp.Div: "div", exp.IntDiv: "idiv",
     exp.Mod: "mod", exp.Pow: "pow", exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le",
@@ -36,6 +34,3 @@ NAMED: dict[str, tuple[str, int]] = {
 
 SCALAR_MACROS = ("adam", "gelu", "relu", "silu")
 """Built-in macros that are expressions."""
-
-FUNCTION_NAMES = sorted(d.name for d in SCALARS)
-"""Names of functions in expressions, for hints and completion."""
