@@ -1,4 +1,4 @@
-"""Arrays of integer types that tensors lack, read in the next wider type.
+"""Arrays of integer types that tensors lack, in Python and in files, in the next wider type.
 
 int16, uint8 and uint16 are read as INTEGER, uint32 and uint64 as BIGINT. A value of uint64 that
 does not fit is refused.
@@ -6,7 +6,7 @@ does not fit is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -38,17 +38,31 @@ def widened(array: np.ndarray, dtype: DType) -> np.ndarray:
     Raises:
         DataError: A value does not fit BIGINT.
     """
-    if array.dtype.name == "uint64" and array.size:
-        most = array.max()
-        if most >= 2**63:
-            place = np.unravel_index(int(array.argmax()), array.shape)
-            at = ", ".join(str(int(n)) for n in place)
-            raise DataError(
-                f"The value {most} at ({at}) of an array of uint64 does not fit BIGINT",
-                hint="array.astype(float) rounds it.",
-            )
+    if array.dtype.name == "uint64":
+        check_fits(array, [0] * array.ndim)
     copy: np.ndarray = array.astype(dtype.numpy)
     return copy
+
+
+def check_fits(array: np.ndarray, start: Sequence[int] | np.ndarray) -> None:
+    """Refuses an array of uint64 with a value that does not fit BIGINT.
+
+    Args:
+        array: The array.
+        start: The position of its first element in the whole array.
+
+    Raises:
+        DataError: A value does not fit.
+    """
+    most = array.max(initial=0)
+    if most < 2**63:
+        return
+    place = np.unravel_index(int(array.argmax()), array.shape)
+    at = ", ".join(str(int(n + first)) for n, first in zip(place, start, strict=True))
+    raise DataError(
+        f"The value {most} at ({at}) of an array of uint64 does not fit BIGINT",
+        hint="array.astype(float) rounds it.",
+    )
 
 
 class WidenedFields(RemoteFields):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,3 +63,31 @@ def test_a_value_that_does_not_fit_is_refused_with_its_place(con: einsql.Connect
     with pytest.raises(einsql.DataError, match="does not fit BIGINT"):
         con.register("z", x)
     del x
+
+
+@pytest.mark.parametrize("dtype", [*TYPES, ">i2", ">u8"])
+def test_files_of_integers_are_read_in_a_wider_type(
+    dtype: str, con: einsql.Connection, tmp_path: Path
+) -> None:
+    info = np.iinfo(dtype)
+    x = np.array([[info.min, 1, min(info.max, 2**61)], [7, 2, 0]], dtype)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "by_columns.npy", np.asfortranarray(x))
+    np.savez(tmp_path / "x.npz", x=x)
+    np.savez_compressed(tmp_path / "short.npz", x=x)
+    for name in ("x.npy", "by_columns.npy", "x.npz", "short.npz"):
+        cursor = con.execute(f"SELECT d0, d1, val FROM '{tmp_path / name}'")
+        assert cursor.types[2] == TYPES[np.dtype(dtype).name]
+        assert cursor.numpy().tolist() == x.astype(np.int64).tolist(), name
+        con.execute(f"CREATE OR REPLACE TENSOR y AS FROM '{tmp_path / name}'")
+        assert con.execute("FROM y WHERE d1 = 1").fetchall() == [(0, 1, 1), (1, 1, 2)], name
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
+def test_a_value_of_a_file_that_does_not_fit(
+    save: Any, con: einsql.Connection, tmp_path: Path
+) -> None:
+    path = tmp_path / ("x.npy" if save is np.save else "x.npz")
+    save(path, np.array([[1, 2], [3, 2**63]], np.uint64))
+    with pytest.raises(einsql.DataError, match=r"9223372036854775808 at \(1, 1\)"):
+        con.execute(f"SELECT SUM(val) FROM '{path}'").fetchall()

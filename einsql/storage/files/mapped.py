@@ -17,6 +17,7 @@ from einsql.errors import Error, OperationalError
 from einsql.storage.files.regular_files import check_regular, open_regular
 from einsql.storage.out_of_memory import Room, require
 from einsql.storage.relation import MAX_AXES
+from einsql.storage.widened_fields import wider
 
 LARGEST = 2**63 - 1
 """Greatest number of bytes or elements, as NumPy uses signed 64-bit integers."""
@@ -99,12 +100,12 @@ class RegularFile:
         return memory.lending()
 
     def tensor_type(self, dtype: np.dtype) -> DType:
-        """The tensor type of a NumPy dtype.
+        """The tensor type of a NumPy dtype, or the wider one in which its elements are read.
 
         Raises:
             OperationalError: No tensor type has the dtype.
         """
-        tensor_dtype = DType.of(dtype)
+        tensor_dtype = DType.of(dtype) or wider(dtype)
         if tensor_dtype is None:
             raise self.no_type(str(dtype))
         return tensor_dtype

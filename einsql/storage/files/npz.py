@@ -13,6 +13,7 @@ from einsql.errors import Error
 from einsql.storage.files import npy
 from einsql.storage.files.mapped import Mapped, pick
 from einsql.storage.files.tensor import AT_ONCE, Checksum, Content, Tick, single, unmapped
+from einsql.storage.widened_fields import widened, wider
 
 MOST_DEFLATED = 1100
 """Bound of the ratio of deflate, which decodes two bits to at most 258 bytes."""
@@ -81,7 +82,9 @@ def _member(file: Mapped, archive: zipfile.ZipFile, name: str, info: zipfile.Zip
     def inflated(tick: Tick) -> np.ndarray:
         elements = _inflated(file, info, head, size, tick)
         array = np.ndarray(shape, dtype, elements, order="F" if fortran else "C")
-        return array.astype(kind.numpy, copy=False)
+        return (
+            array.astype(kind.numpy, copy=False) if wider(dtype) is None else widened(array, kind)
+        )
 
     return unmapped(name, kind, shape, decode=inflated)
 

@@ -14,6 +14,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.errors import InterfaceError
 from einsql.storage.files.mapped import Mapped, RegularFile, refusing
+from einsql.storage.widened_fields import check_fits
 
 AT_ONCE = 2**24
 """Bytes that are copied between two calls of `tick`."""
@@ -46,8 +47,8 @@ class Content:
         dtype: The type of the elements.
         shape: The shape of the tensor.
         boxes: int64 (tiles, axes, 2), disjoint boxes that cover the tensor.
-        tiles: The array of each box, mapped if possible: it may be unaligned and in another byte
-            order.
+        tiles: The array of each box, mapped if possible: it may be unaligned, in another byte
+            order, or of a narrower type (see `widened_fields.wider`).
         checksum: The checksum in the file, or None.
         decode: Returns the array of a tensor that cannot be read in parts; then there are no
             tiles.
@@ -212,6 +213,8 @@ class FileTensor:
             result = empty(shape, self.dtype.numpy)
             done = 0
             for where, elements in self._pieces(wanted, tick):
+                if elements.dtype.name == "uint64":
+                    check_fits(elements, where[:, 0])
                 result[slices(where - wanted[:, :1])] = elements
                 done += elements.size
                 tick(done / max(1, result.size))
@@ -266,7 +269,8 @@ class FileTensor:
                 self._file.check_current()
             return array
         tile = content.tiles[0] if len(content.tiles) == 1 else None
-        if tile is None or not (tile.flags.aligned and tile.dtype.isnative):
+        is_mapped = tile is not None and tile.flags.aligned and tile.dtype == self.dtype.numpy
+        if tile is None or not is_mapped:
             with self._file.lending(self.nbytes):
                 return self.read(whole(self.shape), tick)
         with refusing(self._file.path):
