@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
+from tests.support.samples import sample
 
 Shape = tuple[int, int, int, int]
 """Heads, queries, keys, width."""
@@ -87,7 +88,7 @@ def test_parts_merge_to_the_answer_of_all_keys(mask: str) -> None:
     given = arrays(SMALL)
     wanted = by_duckdb(given, attention(MASKS[mask], None))
     con = connected(given, 1, jit="never")
-    for sites in (1, 2, 3, 5):
+    for sites in sample((1, 5), (1, 2, 3, 5)):
         con.execute(f"SET sites = {sites}")
         sql = attention(MASKS[mask], sites)
         np.testing.assert_allclose(rows_of(con, sql), wanted, rtol=2e-5, atol=2e-6)

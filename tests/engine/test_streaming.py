@@ -10,6 +10,7 @@ from einsql.engine import streaming_exchange
 from einsql.engine.spmd_executor import SiteProgram
 from tests.engine.test_sites import QUERIES, connection, explained
 from tests.support.plans import cached
+from tests.support.samples import sample
 
 FORCED = [
     *QUERIES,
@@ -42,7 +43,7 @@ def test_pieces_give_what_whole_operands_give(cut: str) -> None:
     used = 0
     for query in FORCED:
         expected = connection().execute(query.replace("SITES", "1")).fetchall()
-        for sites in (2, 3, 4):
+        for sites in sample((3,), (2, 3, 4)):
             sql = query.replace("SITES", str(sites))
             con = connection(sites, "equal")
             for name, key in (("x", cut), ("y", "j")):
@@ -58,7 +59,7 @@ def test_pieces_give_what_whole_operands_give(cut: str) -> None:
             assert [n["measured"]["bytes_sent"] for n in report["nodes"]] == [
                 n["bytes_sent"] for n in report["nodes"]
             ]
-    assert used >= 10
+    assert used >= sample(4, 10)
 
 
 def test_small_pieces_are_put_together() -> None:

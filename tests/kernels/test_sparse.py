@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -35,6 +35,7 @@ from einsql.kernels.sparse import compile_sparse, multiply, tiled, tiles
 from einsql.storage.sparse_fields import SparseFields
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
+from tests.support.samples import sample
 
 B, I64, H, F, D = DType.BOOLEAN, DType.BIGINT, DType.HALF, DType.FLOAT, DType.DOUBLE
 
@@ -153,7 +154,7 @@ def joins(draw: st.DrawFn) -> Case:
 def test_random_joins(way: str) -> None:
     fell_back = [0, 0]
 
-    @PROPERTY
+    @settings(PROPERTY, max_examples=sample(40, 100))
     @given(joins())
     def run(case: Case) -> None:
         def otherwise() -> Runner:

@@ -102,8 +102,7 @@ def small_problem(seed: int) -> Problem:
     return b.problem
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "name"), combinations(range(6), OBJECTIVES))
 def test_the_choice_is_the_best_of_all(seed: int, name: str) -> None:
     problem = small_problem(seed)
     for p in (4, 5, 6, 7):

@@ -366,7 +366,7 @@ def test_random_graphs_keep_their_meaning(seed: int, off: set[str]) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
 def test_each_rule_alone_keeps_the_meaning(rule: Rule) -> None:
-    for seed in range(120):
+    for seed in range(sample(40, 120)):
         graph = random_join(seed) if seed % 3 == 0 else random_graph(seed)
         check(graph, seed, disabled=frozenset(NAMES) - {rule.name})
 

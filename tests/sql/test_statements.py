@@ -12,6 +12,7 @@ import pytest
 
 import einsql
 from einsql.sql.parser.tokens import tokenize
+from tests.support.samples import sample
 
 
 def _connect() -> einsql.Connection:
@@ -482,7 +483,7 @@ COMPLETE = [
 @pytest.mark.parametrize("text", COMPLETE, ids=[t[:60] for t in COMPLETE])
 def test_every_truncated_statement_works_or_is_refused(con: einsql.Connection, text: str) -> None:
     for token in tokenize(text):
-        for tail in ("", " )", " ,", " 1", " x"):
+        for tail in sample(("", " )", " x"), ("", " )", " ,", " 1", " x")):
             with suppress(einsql.Error):
                 con.execute(text[: token.end + 1] + tail)
             if con.store.in_transaction:

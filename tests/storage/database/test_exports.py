@@ -16,6 +16,7 @@ import pytest
 
 import einsql
 from tests.storage.database.test_backup import READS, TENSORS
+from tests.support.samples import sample
 
 SCHEMA = """
     CREATE SCHEMA s; CREATE TYPE mood AS ENUM ('a;b', 'c'); CREATE SEQUENCE ids START 7;
@@ -149,8 +150,13 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("number", range(len(DAMAGES)))
+@pytest.mark.parametrize(
+    ("number", "explicit"),
+    sample(  # all ways of a transaction, in a file and in memory
+        [(number, number // 2 % 2 == 1) for number in range(len(DAMAGES))],
+        [(number, explicit) for number in range(len(DAMAGES)) for explicit in (False, True)],
+    ),
+)
 def test_a_damaged_export_changes_nothing(
     template: Path, tmp_path: Path, number: int, explicit: bool
 ) -> None:

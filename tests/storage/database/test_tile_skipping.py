@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -32,10 +34,12 @@ def values() -> np.ndarray:
     return np.asarray(array)
 
 
-@pytest.fixture
-def con(path: str) -> Iterator[einsql.Connection]:
-    """Tensors x without absent keys, y with some, z of three keys; v in memory."""
-    with einsql.connect(path, config={"jit": "never"}) as con:
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of `con`, made once."""
+    path = tmp_path_factory.mktemp("stored") / "model.db"
+    with pytest.MonkeyPatch.context() as patch, einsql.connect(str(path)) as con:
+        patch.setattr(tile_grid, "TILE", TILE)
         con.register("r", values(), dims=("i", "j"))
         con.execute("CREATE TENSOR x AS SELECT * FROM r")
         con.execute(f"CREATE TENSOR y (i DIM({ROWS}), j DIM({COLUMNS}), val DOUBLE, n INTEGER)")
@@ -46,6 +50,14 @@ def con(path: str) -> Iterator[einsql.Connection]:
             "CREATE TENSOR z AS SELECT a.i // 8 AS a, a.i % 8 AS b, a.j AS c, MAX(a.val) AS val "
             "FROM r a GROUP BY a.i // 8, a.i % 8, a.j"
         )
+    return path
+
+
+@pytest.fixture
+def con(path: str, stored: Path) -> Iterator[einsql.Connection]:
+    """Tensors x without absent keys, y with some, z of three keys; v in memory."""
+    shutil.copytree(stored.parent, Path(path).parent, dirs_exist_ok=True)
+    with einsql.connect(path, config={"jit": "never"}) as con:
         con.register("v", np.arange(COLUMNS) / 4, dims=("j",))
         yield con
 
