@@ -89,7 +89,7 @@ def boxes(con: einsql.Connection, sql: str) -> int:
     return max((n["measured"]["boxes"] for n in nodes if "measured" in n), default=1)
 
 
-@pytest.mark.parametrize("seed", [401, 403])
+@pytest.mark.parametrize("seed", sample([401], [401, 403]))
 def test_random_queries_in_many_boxes_agree_with_duckdb(seed: int) -> None:
     report = campaign(25, seed, settings={"jit": "never", "memory_limit": "24KB"}, repros=2)
     assert not report.findings, report.text()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import einsql
+from tests.support.samples import combinations
 
 ROWS = [(1, "x"), (2, None)]
 
@@ -23,8 +24,13 @@ def con(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> einsql.Connection:
     return con
 
 
-@pytest.mark.parametrize("what", ["t", "v", "(SELECT * FROM t)", "(FROM v)"])
-@pytest.mark.parametrize("name", ["o.csv", "o.parquet", "o.ndjson", "o.txt' (FORMAT csv) --"])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    combinations(
+        ["o.csv", "o.parquet", "o.ndjson", "o.txt' (FORMAT csv) --"],
+        ["t", "v", "(SELECT * FROM t)", "(FROM v)"],
+    ),
+)
 def test_tables_there_and_back(con: einsql.Connection, what: str, name: str) -> None:
     assert con.execute(f"COPY {what} TO '{name}'").rowcount == 2
     con.execute("CREATE TABLE back (a INTEGER, s VARCHAR)")

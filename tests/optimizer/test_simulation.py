@@ -57,11 +57,12 @@ def programs() -> dict[str, Program]:
     for sql, sites in combinations(QUERIES, (1, 2, 3, 4, 8)):
         con = connection(sites)
         made[f"{QUERIES.index(sql)} at {sites}"] = _placed(plan_of(con, sql), con)
-    for name, (tensors, sql) in NETWORKS.items():
-        for sites, strategy in ((4, "eindecomp"), (8, "megatron"), (6, "equal"), (8, "model")):
-            con = connected(tensors)
-            con.execute(f"SET sites = {sites}; SET strategy = '{strategy}'")
-            made[f"{name} at {sites}, {strategy}"] = _placed(plan_of(con, sql), con)
+    cuts = ((4, "eindecomp"), (8, "megatron"), (6, "equal"), (8, "model"))
+    for name, (sites, strategy) in combinations(NETWORKS, cuts):
+        tensors, sql = NETWORKS[name]
+        con = connected(tensors)
+        con.execute(f"SET sites = {sites}; SET strategy = '{strategy}'")
+        made[f"{name} at {sites}, {strategy}"] = _placed(plan_of(con, sql), con)
     return made
 
 

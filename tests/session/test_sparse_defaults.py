@@ -12,6 +12,7 @@ from scipy import sparse
 
 import einsql
 from einsql.kernels import registry
+from tests.support.samples import combinations
 
 ROWS, COLUMNS = 7, 9
 BIG = "(i DIM(1000000), j DIM(100000), val DOUBLE)"
@@ -103,8 +104,7 @@ def answer(con: Any, sql: str) -> list[str]:
     return sorted(repr([v + 0.0 if isinstance(v, float) else v for v in row]) for row in rows)
 
 
-@pytest.mark.parametrize("special", [False, True])
-@pytest.mark.parametrize("default", [None, 0, 1, np.nan])
+@pytest.mark.parametrize(("default", "special"), combinations([None, 0, 1, np.nan], [False, True]))
 def test_every_statement_answers_what_the_dense_tensor_and_duckdb_answer(
     default: float | None, special: bool
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import sample
 
 SITES = (1, 2, 3, 4, 5)
 EDGES = 12
@@ -131,7 +132,7 @@ def test_k_best_paths(con: einsql.Connection, weights: np.ndarray) -> None:
 
 def test_forward_and_backward_of_a_hidden_markov_model(con: einsql.Connection) -> None:
     random = np.random.default_rng(6)
-    states, steps = 6, 5
+    states, steps = 6, sample(3, 5)
     move, seen = np.log(random.dirichlet(np.ones(states), (2, states)))
     con.register("move", move, dims=("s", "t"))
     con.register("seen", seen[:steps], dims=("k", "s"))

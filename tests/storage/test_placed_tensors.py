@@ -28,6 +28,7 @@ from einsql.storage.objects import Tensor
 from tests.engine.test_sites import QUERIES, TENSORS, connection, explained
 from tests.support.placed_tensors import lay, on_mesh, random_layout, random_tiles
 from tests.support.plans import cached
+from tests.support.samples import sample
 
 PRODUCT = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
 N = 64
@@ -44,7 +45,7 @@ def traffic(con: einsql.Connection, sql: str) -> int:
     return int(sent)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sample((0, 1, 2, 5, 7), range(8)))  # each strategy and cost
 def test_any_placement_of_the_inputs_gives_the_same_answers(seed: int) -> None:
     chance = random.Random(seed)
     sites = chance.choice([2, 3, 4, 6, 8, 12])

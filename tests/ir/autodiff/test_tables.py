@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import combinations
 
 ROWS = "(0, 1.5, 'a', 1.5), (1, 2.5, 'b', 2.5), (1, 0.5, 'c', 2), (7, 1, 'd', 0), (2, NULL, 'e', 1)"
 SQUARES = "SUM((w.val - t.y) * (w.val - t.y)) AS val"
@@ -52,8 +53,7 @@ def _differences(duck: duckdb.DuckDBPyConnection, loss: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("loss", "body"), combinations(LOSSES, BODIES))
 def test_a_loss_reads_tables(loss: str, body: str) -> None:
     con, duck = _both()
     found = dict(con.execute(f"{loss} {body}").fetchall())
