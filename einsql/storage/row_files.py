@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import at_cells
+from einsql.core.sparse.compressed import at_cells
 from einsql.core.sparse.numbering import matrix_shape
 from einsql.core.units import plural
 from einsql.errors import DataError, NotSupportedError

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse.matrix import Compressed, at_cells, index_type
-from einsql.core.sparse.numbering import matrix_shape, numbers_of
+from einsql.core.sparse.compressed import Compressed, at_cells
+from einsql.core.sparse.numbering import index_type, matrix_shape, numbers_of
 from einsql.errors import InterfaceError, OperationalError
 from einsql.storage.out_of_memory import require
 from einsql.storage.relation import Relation as Stored

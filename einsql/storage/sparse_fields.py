@@ -9,7 +9,8 @@ import numpy as np
 
 from einsql.core.schema import PRESENT, Schema
 from einsql.core.sparse.arrays import Elements, dense_array
-from einsql.core.sparse.matrix import Compressed, Fills, Sparse, changed, sorted_matrix
+from einsql.core.sparse.compressed import Compressed, changed, sorted_matrix
+from einsql.core.sparse.matrix import Fills, Sparse
 from einsql.storage.fields import Fields, LocalFields, RemoteFields, Term
 
 

@@ -11,7 +11,7 @@ from scipy import sparse
 import einsql
 from einsql.core.schema import PRESENT
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.compressed import Compressed
 from einsql.core.sparse.tiles import as_elements, packed, packed_bytes, unpacked
 
 ROWS = 200_000

@@ -16,7 +16,7 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.compressed import Compressed
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,

@@ -11,7 +11,7 @@ from scipy import sparse
 
 import einsql
 from einsql.core.schema import DType, Field
-from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.compressed import Compressed
 from einsql.kernels.loops.half_precision import _Read
 from einsql.kernels.sparse.multiply import multiply_rows
 from einsql.kernels.sparse.tiled import _Pair

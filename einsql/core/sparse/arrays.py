@@ -8,7 +8,8 @@ import numpy as np
 
 from einsql.core.free_memory import require_dense
 from einsql.core.schema import PRESENT
-from einsql.core.sparse.matrix import Compressed, Fills, Sparse, sparse_of
+from einsql.core.sparse.compressed import Compressed
+from einsql.core.sparse.matrix import Fills, Sparse, sparse_of
 
 
 def dense_array(fields: Sparse, name: str) -> np.ndarray:

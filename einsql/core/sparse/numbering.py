@@ -66,3 +66,8 @@ def are_within(places: Sequence[np.ndarray], spans: Sequence[slice]) -> np.ndarr
     for place, span in zip(places, spans, strict=True):
         flags &= (place >= span.start) & (place < span.stop)
     return flags
+
+
+def index_type(*numbers: int) -> np.dtype:
+    """The type of the starts and columns of a matrix with these numbers: int32 where they fit."""
+    return np.dtype(np.int32 if max(numbers, default=0) < 2**31 else np.int64)

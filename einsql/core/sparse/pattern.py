@@ -12,7 +12,8 @@ from weakref import ref
 import numpy as np
 
 from einsql.core.boxes import extents, split, volumes
-from einsql.core.sparse.matrix import Compressed, Sparse
+from einsql.core.sparse.compressed import Compressed
+from einsql.core.sparse.matrix import Sparse
 
 ELEMENT = 16
 """The weight of a stored element in a balanced cut, relative to that of a value of the key. It

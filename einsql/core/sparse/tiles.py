@@ -10,16 +10,9 @@ import numpy as np
 
 from einsql.core.schema import PRESENT, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import (
-    Compressed,
-    Fills,
-    Sparse,
-    at_cells,
-    index_type,
-    sorted_matrix,
-    sparse_of,
-)
-from einsql.core.sparse.numbering import Extents, matrix_shape, numbers_of
+from einsql.core.sparse.compressed import Compressed, at_cells, sorted_matrix
+from einsql.core.sparse.matrix import Fills, Sparse, sparse_of
+from einsql.core.sparse.numbering import Extents, index_type, matrix_shape, numbers_of
 
 _COUNTS = 16
 """Bytes of a packed tile before its fills: the number of elements, and whether there are fills."""

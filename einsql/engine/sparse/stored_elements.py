@@ -13,7 +13,8 @@ import numpy as np
 from einsql.core.boxes import extents
 from einsql.core.schema import PRESENT, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import at_cells, sparse_of
+from einsql.core.sparse.compressed import at_cells
+from einsql.core.sparse.matrix import sparse_of
 from einsql.core.sparse.tiles import (
     Origin,
     as_elements,

@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import at_cells
+from einsql.core.sparse.compressed import at_cells
 from einsql.core.sparse.numbering import matrix_shape
 from einsql.core.units import plural
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError

@@ -21,8 +21,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT
-from einsql.core.sparse.matrix import index_type
-from einsql.core.sparse.numbering import matrix_shape
+from einsql.core.sparse.numbering import index_type, matrix_shape
 from einsql.ir.einsum.density import density
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.einsum.partial_states import with_state

@@ -17,7 +17,8 @@ from einsql.core.free_memory import require
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Sparse, at_cells, sparse_of
+from einsql.core.sparse.compressed import at_cells
+from einsql.core.sparse.matrix import Sparse, sparse_of
 from einsql.core.sparse.numbering import numbers_of
 from einsql.ir.einsum.graph import (
     TRUE,

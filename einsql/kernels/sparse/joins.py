@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from einsql.core.records import dataclass
-from einsql.core.sparse.matrix import ROWS, ROWS_EACH, Compressed, by_rows_of
+from einsql.core.sparse.compressed import Compressed, by_rows_of
+from einsql.core.sparse.matrix import ROWS, ROWS_EACH
 from einsql.core.sparse.numbering import numbers_of
 
 MOST = 2**22

@@ -13,7 +13,7 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.compressed import Compressed
 from einsql.kernels.kernel import Tick, share
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.long_sums import ADDED, TERMS

@@ -10,7 +10,8 @@ import numpy as np
 from einsql.core.free_memory import require
 from einsql.core.records import dataclass
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed, index_type
+from einsql.core.sparse.compressed import Compressed
+from einsql.core.sparse.numbering import index_type
 from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.kernel import Arrays, Tick, share
 from einsql.kernels.runtime import thread_pool

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.compressed import Compressed
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,

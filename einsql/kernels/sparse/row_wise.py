@@ -23,8 +23,10 @@ from einsql.core.free_memory import require
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, Field
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed, Sparse, sorted_matrix, sparse_of
+from einsql.core.sparse.compressed import Compressed, sorted_matrix
+from einsql.core.sparse.matrix import Sparse, sparse_of
 from einsql.core.sparse.numbering import numbers_of, places_of
+from einsql.core.sparse.selection import selected
 from einsql.ir.einsum.conditional_outputs import beside
 from einsql.ir.einsum.graph import (
     EinSum,
@@ -291,9 +293,11 @@ def _sparse(structure: Compressed, computed: dict[str, np.ndarray], is_ordered: 
     there = computed.pop(PRESENT)
     values = computed
     if not there.all():
-        numbers = np.flatnonzero(there)
-        structure = structure.at(numbers)
-        values = {name: a[numbers] for name, a in computed.items()}
+        starts, (columns, *arrays) = selected(
+            there, structure.starts, structure.columns, *computed.values()
+        )
+        structure = Compressed(structure.extents, starts, columns, columns)
+        values = dict(zip(computed, arrays, strict=True))
     if is_ordered:
         return Elements(structure, values)
     ordered, _ = sorted_matrix(structure.extents, structure.rows, structure.columns)

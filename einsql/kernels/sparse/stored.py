@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 
@@ -11,7 +11,9 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed, reshaped, sparse_of, transposed
+from einsql.core.sparse.compressed import Compressed, reshaped, transposed
+from einsql.core.sparse.matrix import sparse_of
+from einsql.core.sparse.selection import BLOCK
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -104,12 +106,22 @@ class Stored:
     condition: Condition | None
 
     def matrix(self, operands: Sequence[Arrays], by: str) -> Compressed | None:
-        """The elements within the domain, row by row; None if the operand is not stored sparsely.
+        """The selected elements within the domain, row by row.
 
         Args:
             operands: The node's operands.
             by: The label of the rows.
+
+        Returns:
+            None if the operand is not stored sparsely.
         """
+        part = self.part(operands, by)
+        if part is None or self.condition is None:
+            return part
+        return part.only(self.condition(part.values))
+
+    def part(self, operands: Sequence[Arrays], by: str) -> Compressed | None:
+        """The elements within the domain regardless of the condition; see `matrix`."""
         fields = sparse_of(operands[self.side.operand])
         if fields is None or fields.filled != self.filled:
             return None
@@ -117,8 +129,7 @@ class Stored:
             return None
         key = self.side.labels.index(by)
         spans = spans_of(self.node, self.node.operands[self.side.operand])
-        part = fields.rows_of(key).part(*(spans[::-1] if key else spans))
-        return part if self.condition is None else part.only(self.condition(part.values))
+        return fields.rows_of(key).part(*(spans[::-1] if key else spans))
 
     def narrowest(self, operands: Sequence[Arrays]) -> str:
         """The label by whose rows the fewest elements are read."""
@@ -174,23 +185,42 @@ def _alone(node: EinSum, joined: Joined, stored: Stored) -> Run | None:
     shape = node.schema.shape
 
     def run(operands: Sequence[Arrays], tick: Tick) -> Sums | None:
-        matrix = stored.matrix(operands, node.keys[0] if node.keys else stored.narrowest(operands))
+        matrix = stored.part(operands, node.keys[0] if node.keys else stored.narrowest(operands))
         if matrix is None:
             return None
-        counts = matrix.counts.astype(np.int64)
-        there = counts > 0
-        starts = matrix.starts[:-1][there]
+        kept = None if stored.condition is None else stored.condition(matrix.values)
+        counts = np.zeros(matrix.shape[0], np.int64)
+        of_rows = [np.zeros(matrix.shape[0]) for _ in joined.terms]
+        for block in blocks_of_rows(matrix):
+            part = matrix.part_of_rows(block)
+            if kept is not None:
+                part = part.only(kept[matrix.starts[block.start] : matrix.starts[block.stop]])
+            counts[block] = part.counts
+            there = counts[block] > 0
+            starts = part.starts[:-1][there]
+            for n, rows in enumerate(of_rows):
+                elements = values_of_side(part, joined, 0, n).values
+                if len(starts):
+                    rows[block][there] = np.add.reduceat(elements.astype(np.float64), starts)
+            tick(block.stop / matrix.shape[0])
         sums = []
-        for n, term in enumerate(joined.terms):
-            elements = values_of_side(matrix, joined, 0, n).values.astype(np.float64, copy=False)
-            rows = np.zeros(len(counts))
-            if len(starts):
-                rows[there] = np.add.reduceat(elements, starts)
-            total = rows if node.keys else np.add.reduce(rows)
-            sums.append(from_zero(np.asarray(total)).astype(work_type(term.output)).reshape(shape))
+        for term, rows in zip(joined.terms, of_rows, strict=True):
+            total = np.asarray(rows if node.keys else np.add.reduce(rows))
+            sums.append(from_zero(total).astype(work_type(term.output)).reshape(shape))
         return sums, np.asarray(counts if node.keys else counts.sum()).reshape(shape)
 
     return run
+
+
+def blocks_of_rows(matrix: Compressed) -> Iterator[slice]:
+    """Yields consecutive rows with at most BLOCK elements, or a single row with more."""
+    rows, start = matrix.shape[0], 0
+    while start < rows:
+        limit = int(matrix.starts[start]) + BLOCK
+        stop = int(np.searchsorted(matrix.starts, limit, side="right")) - 1
+        stop = min(rows, max(start + 1, stop))
+        yield slice(start, stop)
+        start = stop
 
 
 def _times_dense(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from einsql.core.free_memory import require
-from einsql.core.sparse.matrix import Compressed, index_type
+from einsql.core.sparse.compressed import Compressed
+from einsql.core.sparse.numbering import index_type
 from einsql.kernels.kernel import Tick, share
 from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.sparse.visits import Visit, work_by_row

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from einsql.core.sparse.arrays import Elements
-from einsql.core.sparse.matrix import Compressed, Sparse, at_cells
+from einsql.core.sparse.compressed import Compressed, at_cells
+from einsql.core.sparse.matrix import Sparse
 from einsql.core.sparse.numbering import numbers_of
 
 Labels = tuple[str, ...]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from einsql.core.records import dataclass
-from einsql.core.sparse.matrix import Compressed
+from einsql.core.sparse.compressed import Compressed
 from einsql.core.sparse.numbering import places_of
 from einsql.ir.einsum.graph import EinSum
 

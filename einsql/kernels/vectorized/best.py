@@ -17,7 +17,8 @@ import numpy as np
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
-from einsql.core.sparse.matrix import Compressed, Sparse, sparse_of
+from einsql.core.sparse.compressed import Compressed
+from einsql.core.sparse.matrix import Sparse, sparse_of
 from einsql.core.sparse.numbering import numbers_of
 from einsql.ir.einsum.evaluation import expression_value, same
 from einsql.ir.einsum.graph import (

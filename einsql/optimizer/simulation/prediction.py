@@ -15,8 +15,7 @@ from einsql.core.boxes import extents
 from einsql.core.machine import Machine
 from einsql.core.mappings import memoized
 from einsql.core.records import dataclass
-from einsql.core.sparse.matrix import index_type
-from einsql.core.sparse.numbering import matrix_shape
+from einsql.core.sparse.numbering import index_type, matrix_shape
 from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import EinSum, Input, Value, stored_operands
 from einsql.ir.einsum.partial_states import with_state

@@ -8,8 +8,9 @@ import numpy as np
 
 from einsql.core.free_memory import require_dense
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.core.sparse.matrix import Compressed, Fills, Sparse, at_cells, index_type
-from einsql.core.sparse.numbering import matrix_shape
+from einsql.core.sparse.compressed import Compressed, at_cells
+from einsql.core.sparse.matrix import Fills, Sparse
+from einsql.core.sparse.numbering import index_type, matrix_shape
 from einsql.errors import IntegrityError, NotSupportedError
 from einsql.kernels.sparse.union import united
 from einsql.session.statements.target import changed, key_text

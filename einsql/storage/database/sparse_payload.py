@@ -13,8 +13,9 @@ from typing import IO
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.core.sparse.matrix import Compressed, Fills, index_type
-from einsql.core.sparse.numbering import matrix_shape
+from einsql.core.sparse.compressed import Compressed
+from einsql.core.sparse.matrix import Fills
+from einsql.core.sparse.numbering import index_type, matrix_shape
 from einsql.errors import InterfaceError
 from einsql.storage.database.layout import Fill, Layout, Part, Segment
 from einsql.storage.database.payload import Progress, write_csr

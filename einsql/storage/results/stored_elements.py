@@ -67,18 +67,17 @@ def chunks(result: Rows, size: int) -> Iterator[list[Values]]:
     fields = sparse_fields_of(result.fields)
     assert fields is not None
     ordered = fields.in_key_order()
-    places = {
-        key.name: (at, key.lo)
-        for key, at in zip(result.schema.keys, ordered.matrix.positions, strict=True)
-    }
-    for start in range(0, ordered.matrix.stored, size):
-        here = slice(start, start + size)
+    matrix, keys = ordered.matrix, result.schema.keys
+    for start in range(0, matrix.stored, size):
+        here = slice(start, min(start + size, matrix.stored))
+        positions = matrix.positions_of(here.start, here.stop)
+        places = {key.name: (at, key.lo) for key, at in zip(keys, positions, strict=True)}
         columns: list[Values] = []
         for c in result.columns:
             if c.key is not None:
                 at, lo = places[c.key]
                 shifted = lo or at.dtype != np.int64
-                columns.append((np.add(at[here], np.int64(lo)) if shifted else at[here], None))
+                columns.append((np.add(at, np.int64(lo)) if shifted else at, None))
             else:
                 columns.append(_values(ordered, c, here))
         yield columns
