@@ -7,7 +7,8 @@ from typing import Any
 
 from einsql.errors import InterfaceError
 from einsql.session.connection import Connection
-from einsql.session.relation import Relation, Source
+from einsql.session.relation import Relation
+from einsql.session.sources import Source
 from einsql.session.tracebacks import guarded
 from einsql.sql.parser.tokens import tokenize
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import count
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from einsql.core.quoting import in_quotes, literal
-from einsql.core.records import dataclass
-from einsql.errors import InterfaceError
+from einsql.errors import InterfaceError, suggest
 from einsql.planner.outcome import Description
-from einsql.session.cursor import Cursor, Parameters, Session, given_values
+from einsql.session.cursor import Cursor, Session
 from einsql.session.fetched import Fetched
 from einsql.session.pieces import condition as in_parentheses
 from einsql.session.pieces import piece, single
 from einsql.session.script import described
+from einsql.session.sources import Source, as_item, bare, both, fresh_name, statistics_items
 from einsql.session.tracebacks import guarded_methods
-from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -36,12 +34,6 @@ _JOINS = {
     "anti": "ANTI JOIN",
 }
 _NAME = re.compile(r"\w+")
-_numbers = count(1)
-
-
-def fresh_name() -> str:
-    """A name of a captured table or of a relation without an alias."""
-    return f"__einsql_relation_{next(_numbers)}"
 
 
 class Maker(Session, Protocol):
@@ -51,21 +43,6 @@ class Maker(Session, Protocol):
         self, frame: FrameType | None, known: Mapping[str, object], parameters: Sequence[object]
     ) -> AbstractContextManager[dict[str, object]]:
         """Locks the connection for a statement, and records the variables that it reads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The query of a relation.
-
-    Attributes:
-        text: The query.
-        captured: The variables of Python that it reads, by lower-case name.
-        parameters: The values of its parameters.
-    """
-
-    text: str
-    captured: Mapping[str, object]
-    parameters: tuple[object, ...] = ()
 
 
 @guarded_methods("fetchone")
@@ -173,6 +150,29 @@ class Relation(Fetched):
         self._cursor = None
 
     # ---- relations of this one
+
+    def __getitem__(self, name: str) -> Relation:
+        """Returns the relation of one column, also as `relation.name`.
+
+        Raises:
+            AttributeError: The relation has no such column.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"relation[…] takes the name of a column, not {name!r:.80}")
+        if name.lower() not in map(str.lower, self.columns):
+            known = suggest(name, self.columns, "columns")
+            raise AttributeError(f"The relation has no column {name!r}. {known}")
+        return self._over("SELECT {1} FROM {0}", in_quotes(name))
+
+    def __getattr__(self, name: str) -> Relation:
+        if name.startswith("_"):  # protocols of Python and of notebooks
+            raise AttributeError(name)
+        return self[name]
+
+    def describe(self) -> Relation:
+        """Returns statistics of each column: count, mean, stddev, min, max, median."""
+        columns = zip(self.columns, self.types, strict=True)
+        return self._over("SELECT {1} FROM {0}", statistics_items(columns))
 
     @property
     def alias(self) -> str:
@@ -345,7 +345,7 @@ class Relation(Fetched):
     def _store(self, before: str, after: str = "") -> None:
         source = self._source
         with self._connection.capturing(None, source.captured, source.parameters):
-            self._run_text(f"{before}{_bare(source.text)}{after}")
+            self._run_text(f"{before}{bare(source.text)}{after}")
 
     def _made(self, source: Source, alias: str = "", frame: FrameType | None = None) -> Relation:
         return Relation(self._connection, source, frame, alias)
@@ -355,7 +355,7 @@ class Relation(Fetched):
         source = self._source
         if source.parameters and any("?" in part or "$" in part for part in parts):
             raise InterfaceError("Parameters of a relation are given to `sql`, not to its methods")
-        text = form.format(_as_item(source.text, self.alias), *parts)
+        text = form.format(as_item(source.text, self.alias), *parts)
         made = Source(text, source.captured, source.parameters)
         return self._made(made, self._named, sys._getframe(2))
 
@@ -366,13 +366,13 @@ class Relation(Fetched):
         if words[:1] == ["WITH"]:
             begin = "WITH RECURSIVE " if words[1:] == ["RECURSIVE"] else "WITH "
             rest = f", {query[len(begin.strip()) :]}"
-        text = f"{begin}{in_quotes(name)} AS (\n{_bare(source.text)}\n){rest}"
+        text = f"{begin}{in_quotes(name)} AS (\n{bare(source.text)}\n){rest}"
         return self._made(Source(single(text), source.captured, source.parameters), "", frame)
 
     def _with(self, other: Relation, operation: str) -> Relation:
         left, right = self._source, self._other(other)
-        text = f"(\n{_bare(left.text)}\n) {operation} (\n{_bare(right.text)}\n)"
-        return self._made(_both(text, left, right), self._named)
+        text = f"(\n{bare(left.text)}\n) {operation} (\n{bare(right.text)}\n)"
+        return self._made(both(text, left, right), self._named)
 
     def _joined(self, other: Relation, join: str, condition: str) -> Relation:
         left, right = self._source, self._other(other)
@@ -381,9 +381,9 @@ class Relation(Fetched):
             raise InterfaceError(
                 f"Both relations are named {first}", hint="set_alias() gives one another name."
             )
-        sides = _as_item(left.text, first), _as_item(right.text, second)
+        sides = as_item(left.text, first), as_item(right.text, second)
         text = f"SELECT * FROM {sides[0]} {join} {sides[1]} {condition}"
-        return self._made(_both(text, left, right))
+        return self._made(both(text, left, right))
 
     def _other(self, other: Relation) -> Source:
         """The source of another relation, with names for what this one captures by its names.
@@ -402,83 +402,3 @@ class Relation(Fetched):
             return source
         name = fresh_name()
         return Source(f"SELECT * FROM {name}", {name: other})
-
-
-def _bare(text: str) -> str:
-    """A statement without a semicolon after it."""
-    (span,) = scan(text)
-    return text[span.start : span.end]
-
-
-def _as_item(text: str, alias: str) -> str:
-    """A query as an item of FROM; a line end closes a comment."""
-    return f"(\n{_bare(text)}\n) AS {in_quotes(alias)}"
-
-
-def _both(text: str, left: Source, right: Source) -> Source:
-    captured = {**left.captured, **right.captured}
-    return Source(text, captured, (*left.parameters, *right.parameters))
-
-
-def source_of(query: object, parameters: Parameters) -> Source:
-    """The source of a text with parameters.
-
-    Raises:
-        InterfaceError: The text is no string, or the parameters are no sequence or mapping.
-    """
-    values = given_values(query, parameters)
-    assert isinstance(query, str)
-    return Source(query, {}, values)
-
-
-def values_source(rows: Sequence[object]) -> Source:
-    """Returns the source of rows of values.
-
-    Args:
-        rows: A tuple or a list for each row; or the values of one row.
-
-    Raises:
-        InterfaceError: There are no values, or the rows differ in length.
-    """
-    are_rows = bool(rows) and all(isinstance(row, tuple | list) for row in rows)
-    table = [list(row) for row in rows if isinstance(row, tuple | list)] if are_rows else [rows]
-    widths = {len(row) for row in table}
-    if len(widths) != 1 or widths == {0}:
-        raise InterfaceError(
-            "values() takes rows with the same number of values",
-            hint="Write con.values([1, 'a']) or con.values((1, 'a'), (2, 'b')).",
-        )
-    row_text = f"({', '.join('?' * widths.pop())})"
-    return source_of(
-        f"SELECT * FROM (VALUES {', '.join([row_text] * len(table))})",
-        [value for row in table for value in row],
-    )
-
-
-def rows_source(rows: object) -> Source:
-    """The source that reads a DataFrame or an Arrow table."""
-    name = fresh_name()
-    return Source(f"SELECT * FROM {name}", {name: rows})
-
-
-def quoted_parts(name: str) -> str:
-    """A name in quotes, each part of it if it is qualified."""
-    return ".".join(in_quotes(part) for part in name.split("."))
-
-
-def call_text(function: str, path: str | Iterable[str], options: Mapping[str, object]) -> str:
-    """The call of a table function that reads files, with its options as named arguments."""
-    paths = literal(path) if isinstance(path, str) else _value([str(p) for p in path])
-    named = (f"{name} = {_value(value)}" for name, value in options.items() if value is not None)
-    return single(f"SELECT * FROM {function}({', '.join([paths, *named])})")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool | int | float):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        pairs = (f"{literal(str(k))}: {_value(v)}" for k, v in value.items())
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(_value, value))}]"
-    return literal(str(value))

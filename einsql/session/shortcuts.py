@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from einsql.session import relation as _relations
-    from einsql.session.relation import Relation, Source
+    from einsql.session import sources as _sources
+    from einsql.session.relation import Relation
+    from einsql.session.sources import Source
 
     _Connection = Session
 else:  # imported for relations
     _relations = LazyModule("einsql.session.relation")
+    _sources = LazyModule("einsql.session.sources")
     _Connection = object  # a protocol would hide attributes
 
 
@@ -53,21 +56,21 @@ class Shortcuts(_Connection):
         Raises:
             Error: The statement is wrong; the error has the position in the text.
         """
-        source = _relations.source_of(query, params)
+        source = _sources.source_of(query, params)
         return self._related(source, sys._getframe(1), alias)
 
     query = from_query = sql
 
     def table(self, name: str) -> Relation:
         """Returns the relation of a table, a tensor or a view."""
-        source = _relations.source_of(f"SELECT * FROM {_relations.quoted_parts(name)}", None)
+        source = _sources.source_of(f"SELECT * FROM {_sources.quoted_parts(name)}", None)
         return self._related(source, None, name.rpartition(".")[2])
 
     view = table
 
     def from_df(self, df: object) -> Relation:
         """Returns the relation of a DataFrame or an Arrow table; `from_arrow` is the same."""
-        return self._related(_relations.rows_source(df), None)
+        return self._related(_sources.rows_source(df), None)
 
     from_arrow = from_df
 
@@ -80,7 +83,7 @@ class Shortcuts(_Connection):
         Raises:
             InterfaceError: There are no values, or the rows differ in length.
         """
-        return self._related(_relations.values_source(rows), None)
+        return self._related(_sources.values_source(rows), None)
 
     def read_csv(self, path: str | Iterable[str], **options: object) -> Relation:
         """Returns the relation of CSV files, with the options of DuckDB's read_csv."""
@@ -106,7 +109,7 @@ class Shortcuts(_Connection):
             df: The rows.
             by_name: Whether columns are matched by name instead of position.
         """
-        source = _relations.rows_source(df)
+        source = _sources.rows_source(df)
         into = f"INSERT INTO {in_quotes(table_name)}{' BY NAME' if by_name else ''} "
         with self.capturing(None, source.captured, ()):
             Cursor(self).run(into + source.text)
@@ -140,8 +143,8 @@ class Shortcuts(_Connection):
     def _reading(
         self, function: str, path: str | Iterable[str], options: Mapping[str, object]
     ) -> Relation:
-        text = _relations.call_text(function, path, options)
-        return self._related(_relations.source_of(text, None), None)
+        text = _sources.call_text(function, path, options)
+        return self._related(_sources.source_of(text, None), None)
 
     def _related(self, source: Source, frame: FrameType | None, alias: str = "") -> Relation:
         self.check_open()

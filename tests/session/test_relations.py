@@ -314,3 +314,27 @@ def test_the_module_has_a_connection_for_each_thread() -> None:
     einsql.default_connection().close()
     assert einsql.sql("SELECT 1").fetchall() == [(1,)]
     del x
+
+
+def test_columns_and_statistics_are_those_of_duckdb() -> None:
+    query = """SELECT i AS a, i * 1.5::FLOAT AS f, 'x' || i AS s, i > 1 AS k,
+        DATE '2020-01-01' AS d, (i / 2.0)::DECIMAL(8, 2) AS q, 1 AS "count" FROM range(4) r(i)"""
+    con, oracle = einsql.connect(), duckdb.connect()
+    relation, theirs = con.sql(query), oracle.sql(query)
+    got, wanted = relation.describe(), theirs.describe()
+    assert got.columns == wanted.columns
+    assert got.fetchall() == wanted.fetchall()
+    assert relation["s"].fetchall() == relation.s.fetchall() == theirs["s"].fetchall()
+    assert relation["A"].filter("a > 2").fetchall() == [(3,)]
+    assert relation["count"].columns == ["count"]
+    with pytest.raises(AttributeError, match=r"no column 'zz'.* Known columns"):
+        relation["zz"]
+    with pytest.raises(AttributeError, match=r"no column 'zz'.* Known columns"):
+        relation.zz.fetchall()
+    with pytest.raises(TypeError, match="name of a column"):
+        relation[0]  # type: ignore[index]  # a mistake
+    x = np.arange(6.0).reshape(2, 3)
+    tensor = con.sql("SELECT d0, val FROM x")
+    assert tensor.val.fetchall() == [(n,) for n in x.ravel()]
+    assert tensor.describe().fetchall()[1] == ("mean", 0.5, 2.5)
+    assert not hasattr(tensor, "__array__")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -103,15 +105,19 @@ def test_a_closed_connection_says_so_when_its_result_prints() -> None:
     assert repr(cursor) == "<einsql.Cursor: The connection is closed>"
 
 
-def test_zoned_timestamps_without_their_package_are_refused_with_a_way_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_zoned_timestamps_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytz", None)  # an import raises ImportError
     con = einsql.connect()
-    zoned = "SELECT TIMESTAMPTZ '2024-01-01 00:00:00+00' AS t"
-    if duckdb.__version__ != "2.0.0":  # it reads them by zoneinfo of the standard library
-        assert con.execute(zoned).fetchall()[0][0].timestamp() == 1704067200
+    zoned = "TIMESTAMPTZ '2024-01-01 00:00:00.5+00'"
+    row = (datetime(2024, 1, 1, 0, 0, 0, 500_000, UTC), None, "x", Decimal("1.50"))
+    query = f"SELECT {zoned} AS t, NULL::TIMESTAMPTZ AS n, 'x' AS t, 1.5::DECIMAL(4, 2) AS d"
+    assert con.execute(query).fetchall() == [row]
+    assert con.execute(f"{query} FROM range(3)").fetchone() == row
+    assert con.execute(f"{query} WHERE 1 = 0").fetchall() == []
+    assert con.execute(f"SELECT {zoned}").fetchall() == [row[:1]]
+    if duckdb.__version__ != "2.0.0":  # it reads lists of them by zoneinfo
+        assert con.execute(f"SELECT [{zoned}]").fetchall() == [([row[0]],)]
         return
     with pytest.raises(einsql.InterfaceError, match="need the package pytz"):
-        con.execute(zoned).fetchall()
-    assert con.execute(zoned).fetch_arrow_table().num_rows == 1
+        con.execute(f"SELECT [{zoned}]").fetchall()
+    assert con.execute(f"SELECT [{zoned}]").fetch_arrow_table().num_rows == 1

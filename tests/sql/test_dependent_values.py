@@ -114,3 +114,26 @@ def test_other_values_are_refused(
     with pytest.raises(einsql.ProgrammingError, match=reason) as refusal:
         both[0].execute(query)
     assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("SELECT x.i, v, {} FROM {} GROUP BY x.i", [(0, 10.0, "0,1"), (1, 20.0, "2,3")]),
+        ("SELECT v * 2 w, {}, x.i FROM {} GROUP BY x.i", [(20.0, "0,1", 0), (40.0, "2,3", 1)]),
+        ("SELECT {} FROM {} GROUP BY x.i HAVING v > 10", [("2,3",)]),
+        ("SELECT x.i + j AS k, {} FROM {} GROUP BY x.i + j", [(0, "0"), (1, "1,2"), (2, "3")]),
+    ],
+)
+def test_columns_without_a_table_beside_aggregates_of_duckdb(
+    query: str, wanted: list[tuple[object, ...]]
+) -> None:
+    with einsql.connect() as con:
+        con.register("x", np.arange(4, dtype=np.int32).reshape(2, 2), dims=("i", "j"))
+        con.register("b", np.array([10.0, 20.0]), dims=("i",))
+        text = "STRING_AGG(x.val::VARCHAR, ',' ORDER BY x.val)"
+        sql = query.format(text, "x JOIN b AS b(k, v) ON x.i = k")
+        assert con.execute(f"{sql} ORDER BY ALL").fetchall() == wanted
+        for wrong in ("val", "j"):
+            with pytest.raises(einsql.ProgrammingError, match="GROUP BY"):
+                con.execute(f"SELECT i, {wrong}, {text} FROM x GROUP BY i")

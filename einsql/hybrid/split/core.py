@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from einsql.hybrid.split.blocks import Block, Range
 from einsql.hybrid.split.groups import Groups
@@ -231,11 +231,13 @@ class Core(SelectText):
     def _dependent(
         self, part: Range, keys: Sequence[tuple[exp.Expr, Range, int | None]]
     ) -> list[Range]:
-        """The columns `table.name` beside aggregates, which GROUP BY has to determine."""
+        """The columns beside aggregates, with or without a table, which GROUP BY determines."""
         structure, word = self.splitter.structure, self.splitter.structure.word
         named = {node.name.lower() for node, _, _ in keys if isinstance(node, exp.Column)}
         taken = {n for _, key, _ in keys for n in range(key.first, key.last)}
         aggregates = self.splitter.parts.aggregates()
+        grouped = {c.name.lower() for node, _, _ in keys for c in node.find_all(exp.Column)}
+        bare = self._bare_columns() - grouped
         columns, at = [], part.first
         while keys and at < part.last:
             close = structure.closes.get(at + 1)
@@ -248,8 +250,23 @@ class Core(SelectText):
                 if structure.tokens[at + 2].text.lower() not in {*named, "*"}:
                     columns.append(Range(at, at + 3))
                 at += 2
+            elif name in bare and at not in taken and self._is_operand(at):
+                columns.append(Range(at, at + 1))
             at += 1
         return columns
+
+    def _bare_columns(self) -> set[str]:
+        """The lower-case names of columns without a table that no SELECT item has as its alias."""
+        aliases = {e.alias.lower() for e in self.tree.expressions if isinstance(e, exp.Alias)}
+        columns = {c.name.lower() for c in self.tree.find_all(exp.Column) if not c.table}
+        return columns - aliases - {"", "*"}
+
+    def _is_operand(self, at: int) -> bool:
+        """True for a name that is neither an alias nor qualified nor called."""
+        tokens, word = self.splitter.structure.tokens, self.splitter.structure.word
+        if word(at - 1) in (".", "AS") or word(at + 1) in (".", "(", ":="):
+            return False
+        return tokens[at].token_type in _NAMES and tokens[at - 1].token_type not in _ENDS
 
     def _read_any_values(self, keys: list[exp.Expr], columns: list[Range]) -> None:
         """Writes ANY_VALUE for columns that GROUP BY determines, because DuckDB requires it."""
@@ -264,6 +281,11 @@ class Core(SelectText):
             probe = changed(self.tree, **dropped, expressions=select.expressions, group=group)
             if splitter.binds(probe, self.scope):
                 splitter.edits.replacements += [(start, start, "ANY_VALUE("), (end, end, ")")]
+
+
+_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+_ENDS = (*_NAMES, TokenType.NUMBER, TokenType.STRING, TokenType.R_PAREN, TokenType.R_BRACKET)
+"""The tokens that end an expression; a name behind them is an alias."""
 
 
 def _meant(term: exp.Expr, items: Sequence[exp.Expr]) -> exp.Expr | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class TableResult(Keyless):
         """
         with self.lock, self._translated():
             if self._rows is None:
-                self._rows = self.relation.fetchall()
+                self._rows = self._fetched(self.relation)
         return iter(self._rows)
 
     def head(self, most: int) -> list[tuple[Any, ...]]:
@@ -85,7 +86,28 @@ class TableResult(Keyless):
         if self._rows is not None:
             return self._rows[:most]
         with self.lock, self._translated():
-            return list(self.relation.limit(most).fetchall())
+            return self._fetched(self.relation.limit(most))
+
+    def _fetched(self, relation: Any) -> list[tuple[Any, ...]]:
+        """All rows of a relation with this one's columns.
+
+        DuckDB needs the package pytz for values of TIMESTAMPTZ; Arrow's have zones of `zoneinfo`.
+        """
+        zoned = [n for n, kind in enumerate(self.types) if kind == "TIMESTAMP WITH TIME ZONE"]
+        if not zoned or find_spec("pytz") is not None:
+            return list(relation.fetchall())
+        with suppress(OverflowError, ValueError):  # infinity, and years that Python lacks
+            others = [n for n in range(len(self.types)) if n not in zoned]
+            columns: list[Any] = [()] * len(self.types)
+            arrow = relation.project(_places(zoned)).to_arrow_table()
+            for n, column in zip(zoned, arrow.columns, strict=True):
+                columns[n] = column.to_pylist()
+            if others:
+                rest = relation.project(_places(others)).fetchall()
+                for n, values in zip(others, zip(*rest, strict=True), strict=bool(rest)):
+                    columns[n] = values
+            return list(zip(*columns, strict=True))
+        return list(relation.fetchall())
 
     def column_arrays(self) -> dict[str, np.ndarray]:
         """The columns as DuckDB's arrays of rank 1, masked where a value is NULL.
@@ -142,6 +164,11 @@ class TableResult(Keyless):
                 array = numpy_array(values)
             arrays[name] = np.ma.masked_array(array, mask) if mask.any() else array
         return arrays
+
+
+def _places(numbers: list[int]) -> str:
+    """The items of SELECT for columns by their places, from 0; names may occur twice."""
+    return ", ".join(f"#{n + 1}" for n in numbers)
 
 
 @dataclass(frozen=True)
