@@ -61,8 +61,10 @@ class Error(Exception):
         shown = self.sql[start : end if end >= 0 else len(self.sql)]
         column = self.position - start
         cut = max(0, column - 60)
-        rest = "…" if len(shown) > cut + 68 else ""
-        shown, column = shown[cut : cut + 68] + rest, column - cut
+        rest = len(shown) > cut + 68
+        shown, column = shown[cut : cut + 68], column - cut
+        if rest:  # the last word that is shown is complete, unless the caret is below it
+            shown = shown[: shown.rfind(" ", column) + 1 or len(shown)] + "…"
         head = f"LINE {self.line}: {'…' if cut else ''}"
         pad = " " * (len(head) + column)
         return f"{text}\n\n{head}{shown}\n{pad}^"

@@ -6,6 +6,7 @@ from typing import Any
 
 from dbt.adapters.duckdb.plugins import BasePlugin
 
+from einsql.core.quoting import literal
 from einsql.errors import InterfaceError
 from einsql.frontends.duckdb import Attached, attach
 
@@ -42,5 +43,5 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt-duckdb has no types
     def _attach(self, connection: Any) -> Attached:
         attached = attach(connection, element=self._element)
         for name, setting in self._settings.items():
-            attached.session.execute(f"SET {name} = '{setting}'")
+            attached.session.execute(f"SET {name} = {literal(str(setting))}")
         return attached

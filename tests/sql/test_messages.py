@@ -302,3 +302,11 @@ def test_what_is_refused_is_named_where_duckdb_stops_at_it(sql: str, at: str, re
         with pytest.raises(einsql.Error, match=reason) as error:
             con.execute(sql)
     assert error.value.position == sql.index(at)
+
+
+def test_a_long_line_is_shown_in_complete_words() -> None:
+    with einsql.connect() as con, pytest.raises(einsql.Error) as caught:
+        con.execute(f"SELECT nme FROM range(3) AS x WHERE {'description ' * 3}AND {'other ' * 9}")
+    line = str(caught.value).splitlines()[-2]
+    assert line.endswith(" …")
+    assert len(line) <= len("LINE 1: ") + 69
