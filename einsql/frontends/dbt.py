@@ -23,10 +23,17 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt-duckdb has no types
 
     def initialize(self, plugin_config: dict[str, Any]) -> None:
         """Reads the options of the profile."""
-        settings = plugin_config.get("settings") or {}
-        if not isinstance(settings, dict):
+        unknown = sorted(set(plugin_config) - OPTIONS)
+        if unknown:
             raise InterfaceError(
-                f"The settings of einsql in a profile of dbt are a mapping, not {settings!r}",
+                f"The plugin einsql of dbt has no option {unknown[0]}",
+                hint="The options are element and settings.",
+            )
+        settings = plugin_config.get("settings", {})
+        if not isinstance(settings, dict) or not all(map(_is_setting, settings.items())):
+            raise InterfaceError(
+                "The settings of einsql in a profile of dbt are names with texts, numbers or "
+                f"booleans, not {settings!r}",
                 hint="As in config: {settings: {memory_limit: 2GB}}.",
             )
         self._element = str(plugin_config.get("element", "DOUBLE"))
@@ -45,3 +52,9 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt-duckdb has no types
         for name, setting in self._settings.items():
             attached.session.execute(f"SET {name} = {literal(str(setting))}")
         return attached
+
+
+def _is_setting(setting: tuple[object, object]) -> bool:
+    name, given = setting
+    is_plain = isinstance(given, str | int | float) and "'" not in str(given)
+    return isinstance(name, str) and name.isidentifier() and is_plain

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 _NOT_IN_FROM = re.compile(r'Referenced table "(.+?)" not found')
-_NO_COLUMN = re.compile(r'(?:Referenced column|does not have a column named) "(.+?)"')
+_NO_COLUMN = re.compile(
+    r'Referenced column ".+?"|Table "(?P<table>.+?)" does not have a column named'
+)
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 
 
@@ -47,13 +49,15 @@ def _name_columns(ctx: Context, error: Error) -> None:
     absent = _NO_COLUMN.search(error.reason)
     if absent is None:
         return
-    for name in ctx.shown:
-        with suppress(Error):  # a failed transaction
-            columns = [column for column, _ in ctx.duck.columns(name)]
-            if absent[1].lower() not in map(str.lower, columns):
-                listing = ", ".join(columns[:12]) + ", …" * (len(columns) > 12)
-                table = "Its table" if name.startswith(PREFIX) else f"The variable {name}"
-                error.hint = f"{table} has now the columns {listing}."
+    tables = [n for n in ctx.shown if absent["table"] in (None, n)]
+    if len(tables) != 1:  # the name of an alias, or a column of any of them
+        return
+    with suppress(Error):  # a failed transaction
+        (name,) = tables
+        columns = [column for column, _ in ctx.duck.columns(name)]
+        listing = ", ".join(columns[:12]) + ", …" * (len(columns) > 12)
+        table = "Its table" if name.startswith(PREFIX) else f"The variable {name}"
+        error.hint = f"{table} has the columns {listing}."
 
 
 def names_ours(error: Error) -> bool:

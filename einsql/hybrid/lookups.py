@@ -15,6 +15,8 @@ from einsql.hybrid.split.core import split_block
 from einsql.hybrid.split.crossing_joins import with_common_column
 from einsql.hybrid.split.split import Parts
 from einsql.hybrid.system_tables import system_table
+from einsql.ir.einsum.graph import EinSum, walk
+from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.planner.queries import query_binder
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
 from einsql.sql.macros.macros import Macro, called_name
@@ -40,6 +42,7 @@ def statement_parts(ctx: Context, sql: str) -> tuple[Parts, FragmentRunner]:
     parts = Parts(
         bind=lambda tree, foreign: _bind(ctx, tree, foreign, parts, runner),
         columns=partial(_columns, ctx),
+        never_raises=partial(_never_raises, ctx),
         names=partial(_column_names, ctx),
         kind=lambda name: _kind(ctx, name),
         is_macro=lambda name: _is_macro(ctx, name),
@@ -108,6 +111,20 @@ def _columns(ctx: Context, tree: exp.Expr) -> Sequence[Column] | None:
     except Error:
         return None
     return relation.columns if isinstance(relation, Relation) else None
+
+
+def _never_raises(ctx: Context, tree: exp.Expr) -> bool:
+    """Whether no expression of a query of tensors raises for any element."""
+    relation = query_binder(ctx).bind_any(tree)
+    if not isinstance(relation, Relation):
+        return False
+    for node in walk(relation.node):
+        if isinstance(node, EinSum):
+            read = (node.guard, *(e for o in node.outputs for e in (*o.args, o.where)))
+            defined = (a.define for a in node.axes if a.define is not None)
+            if any(can_raise(e, bounds_of(node)) for e in (*read, *defined)):
+                return False
+    return True
 
 
 def _column_names(ctx: Context, table: exp.Table) -> list[str] | None:

@@ -189,8 +189,8 @@ def test_a_column_that_a_variable_has_lost(con: einsql.Connection, sql: str) -> 
     for run in (lambda: con.execute(sql), relation.fetchall):
         with pytest.raises(einsql.ProgrammingError, match=r'column .*"b"') as caught:
             run()
-        assert caught.value.hint == "The variable df has now the columns a, c."
+        assert caught.value.hint == "The variable df has the columns a, c."
         assert caught.value.position in range(len(sql))
     with pytest.raises(einsql.ProgrammingError, match='column "b" not found') as caught:
         other.fetchall()
-    assert caught.value.hint == "Its table has now the columns a, c."
+    assert caught.value.hint == "Its table has the columns a, c."

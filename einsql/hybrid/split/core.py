@@ -271,16 +271,21 @@ class Core(SelectText):
     def _read_any_values(self, keys: list[exp.Expr], columns: list[Range]) -> None:
         """Writes ANY_VALUE for columns that GROUP BY determines, because DuckDB requires it."""
         splitter = self.splitter
+        # Keys of DuckDB alone, such as texts, only make the groups smaller.
+        known = [k for k in keys if self._binds([k], [k])] if columns else []
         for part in columns:
             start, end = splitter.structure.span(part)
             select = splitter.tree(start, end, "SELECT ")
-            if not isinstance(select, exp.Select):
-                continue
-            group = exp.Group(expressions=[k.copy() for k in keys])
-            dropped = dict.fromkeys(("distinct", "having", "qualify", "windows"))
-            probe = changed(self.tree, **dropped, expressions=select.expressions, group=group)
-            if splitter.binds(probe, self.scope):
+            if known and isinstance(select, exp.Select) and self._binds(select.expressions, known):
                 splitter.edits.replacements += [(start, start, "ANY_VALUE("), (end, end, ")")]
+
+    def _binds(self, items: list[exp.Expr], keys: list[exp.Expr]) -> bool:
+        """Whether the SELECT with other items and keys of GROUP BY is tensor work."""
+        dropped = dict.fromkeys(("distinct", "having", "qualify", "windows"))
+        group = exp.Group(expressions=[k.copy() for k in keys]) if keys else None
+        items = [item.copy() for item in items]
+        probe = changed(self.tree, **dropped, expressions=items, group=group)
+        return self.splitter.binds(probe, self.scope)
 
 
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)

@@ -25,6 +25,10 @@ from einsql.sql.scope.relation import Column
 
 _MERGED = (exp.Sum, exp.Avg, exp.Count, exp.Min, exp.Max)
 """Aggregates that partial aggregates are merged to."""
+_ONE_ARGUMENT = ("this", "big_int")
+"""The parts of a call with one argument. MAX(x, n) has a further one."""
+_NAMED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Paren, exp.Literal, exp.Column, exp.Identifier)
+"""Nodes of items whose names `column_name` writes as DuckDB does."""
 _EXCLUDED = (exp.Distinct, exp.Order, exp.Window, exp.Filter, exp.AggFunc)
 """Parts of an aggregate's argument that need all rows."""
 _SUMMED = {
@@ -86,7 +90,7 @@ class PartialAggregates:
         """Splits the SELECT. Returns False, without a change, if no tensor can be aggregated."""
         clauses = self.text.block.clauses
         is_select = next(iter(clauses), "") == "SELECT" and "FROM" in clauses
-        if self.text.block.children or not is_select:
+        if self.text.block.children or not is_select or self._is_in_expression():
             return False
         tables = self._tables() if self._is_plain() else []
         if not tables:
@@ -103,6 +107,13 @@ class PartialAggregates:
                         self.text.splitter.refer(other, self.text.scope)
                 return True
         return False
+
+    def _is_in_expression(self) -> bool:
+        """Whether the SELECT is a subquery of an expression, whose text may name a column."""
+        structure, at = self.text.splitter.structure, self.text.block.range.first
+        around = [a for a, b in structure.closes.items() if a < at < b]
+        before = ("FROM", "JOIN", "AS", "MATERIALIZED", "(")
+        return bool(around) and structure.word(max(around) - 1) not in before
 
     def _is_plain(self) -> bool:
         tree = self.text.tree
@@ -201,9 +212,10 @@ class PartialAggregates:
             An empty text for an extremum of other relations, which stays; None if the call needs
             all rows.
         """
-        if not isinstance(call, _MERGED) or call.args.get("expressions"):
-            return None
+        others = any(part for name, part in call.args.items() if name not in _ONE_ARGUMENT)
         argument = call.this
+        if not isinstance(call, _MERGED) or others or argument is None:
+            return None
         if isinstance(call, exp.Count) and isinstance(argument, exp.Star):
             return self._count(call)
         if argument.find(*_EXCLUDED) is not None:
@@ -250,12 +262,14 @@ class PartialAggregates:
         while structure.word(first) in ("DISTINCT", "ALL"):
             first += 1
         parts = list(self.text.items(first, clause.last))
-        if len(parts) != len(nodes):
+        if len(parts) != len(nodes) or any(p.first >= p.last for p in parts):
             return False
         for part, node in zip(parts, nodes, strict=True):
             start, end = structure.span(part)
             is_edited = any(start <= a < end for a, _, _ in self.edits)
             if is_edited and not isinstance(node, exp.Alias):
+                if not _has_known_name(node):
+                    return False
                 self.edits.append((end, end, f" AS {in_quotes(column_name(node))}"))
         return True
 
@@ -333,7 +347,8 @@ class PartialAggregates:
         tree = exp.select(*grouped, *items).from_(tensor.table.copy()).group_by(*grouped)
         for _, condition in pushed:
             tree = tree.where(condition.copy())
-        if not splitter.binds(tree, self.text.scope):
+        # The aggregates see elements that the join may exclude.
+        if not splitter.binds(tree, self.text.scope) or not splitter.parts.never_raises(tree):
             return False
         start, end = structure.span(reference.range)
         binding = splitter.bound(tree, self.text.scope, start)
@@ -346,3 +361,10 @@ class PartialAggregates:
         for part, _ in pushed:
             splitter.edits.replace(*structure.span(part), "TRUE")
         return True
+
+
+def _has_known_name(node: exp.Expr) -> bool:
+    """Whether `column_name` writes the name of an item as DuckDB does."""
+    if isinstance(node, _MERGED):
+        return node.find(exp.Parameter, exp.Placeholder) is None
+    return isinstance(node, _NAMED) and all(map(_has_known_name, node.iter_expressions()))

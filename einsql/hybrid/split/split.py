@@ -63,6 +63,8 @@ class Parts:
     bind: Bind
     columns: Callable[[exp.Expr], Sequence[Column] | None]
     """Returns the columns of a query of tensors, None if it is not tensor work."""
+    never_raises: Callable[[exp.Expr], bool]
+    """Returns whether no expression of a query of tensors raises for any element."""
     names: Callable[[exp.Table], Sequence[str] | None]
     """Returns the columns of a table or tensor, None if they are not known."""
     kind: Callable[[str], str | None]

@@ -192,6 +192,7 @@ def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:
         whole = apply("round", [apply("mul" if n > 0 else "div", [x, unit], True)], True)
     rescaled = apply("div" if n > 0 else "mul", [whole, unit], True)
     nothing = Typed(Const(0.0, DType.DOUBLE), DType.DOUBLE)
-    far = x if n > 0 else choose(apply("isfinite", [x], True).value, nothing, x, x.type)
+    is_x = n > 0 or math.isfinite(power)
+    far = x if is_x else choose(apply("isfinite", [x], True).value, nothing, x, x.type)
     finite = apply("isfinite", [rescaled], True).value
     return convert(choose(finite, rescaled, far, x.type), dtype)
