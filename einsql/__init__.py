@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -108,8 +107,8 @@ def connect(
         SystemExit: With "world", on every rank except rank 0, after rank 0 has closed its
             connection.
     """
-    from einsql.core.machine import RANK_LATENCY
-    from einsql.core.settings import RANKS, Settings, changed_settings
+    from einsql.core.settings import RANKS, default_settings, reset_settings
+    from einsql.session.statements.settings import checked_settings
 
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
@@ -120,16 +119,16 @@ def connect(
         raise NotSupportedError("A database in memory cannot be read-only")
     options = dict(config or {})
     ranks = {name: options.pop(name, None) for name in RANKS}
-    settings = Settings()
+    settings = default_settings()
     for name, value in options.items():
-        settings = changed_settings(settings, str(name), str(value))
+        settings = checked_settings(settings, str(name), str(value))
     cluster = _cluster(ranks)
     if cluster is not None:
-        if options.keys().isdisjoint(("sites", "mesh")):
-            settings.sites = cluster.ranks
-        settings.cost = settings.cost if "cost" in options else "seconds"
-        if "latency" not in options:
-            settings.machine = replace(settings.machine, latency=RANK_LATENCY)
+        default = default_settings(cluster.ranks)
+        sets_sites = not options.keys().isdisjoint(("sites", "mesh"))
+        for name in ("cost", "latency", *(() if sets_sites else ("sites",))):
+            if name not in options:
+                settings = reset_settings(settings, name, default)
     if in_memory:
         return _session.Connection(cluster, settings)
     opened, ticket = _opened(database, read_only)

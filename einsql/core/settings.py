@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from math import prod
 
-from einsql.core.machine import MOST_OF_MEMORY, Machine, memory
+from einsql.core.machine import MOST_OF_MEMORY, RANK_LATENCY, Machine, memory
 from einsql.core.plan_text import PlanText
 from einsql.core.records import dataclass
 from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity, plural
@@ -141,7 +141,7 @@ DESCRIPTIONS: dict[str, SettingDescription] = {
         "matmul_precision", "the precision to which a GPU may round FLOAT factors of products"
     ),
     "disabled_rules": SettingDescription(
-        "names, separated by commas", "the rewrite rules that are not applied", "none"
+        "names, separated by commas; none", "the rewrite rules that are not applied"
     ),
     "enable_external_access": SettingDescription(
         "true, false", "whether statements may read and write files; false is final"
@@ -149,9 +149,13 @@ DESCRIPTIONS: dict[str, SettingDescription] = {
     "python_enable_replacements": SettingDescription(
         "true, false", "whether FROM may name the caller's Python variables"
     ),
-    "sites": SettingDescription(f"a number from 1 to {MOST_SITES:,}", "the number of sites"),
+    "sites": SettingDescription(
+        f"a number from 1 to {MOST_SITES:,}", "the number of sites", "1; on MPI ranks their number"
+    ),
     "mesh": SettingDescription(
-        "axes with sizes, such as data=2, model=4", "the axes of the mesh of sites", "no axes"
+        "axes with sizes, such as data=2, model=4; '' or none",
+        "the axes of the mesh of sites",
+        "''",
     ),
     "strategy": SettingDescription(
         "the name of a strategy, such as exact or data:b",
@@ -211,16 +215,81 @@ DESCRIPTIONS: dict[str, SettingDescription] = {
 SETTINGS = tuple(DESCRIPTIONS)
 """The names of all settings, in the order of SHOW SETTINGS."""
 
+OPTIONS = {
+    "mpi": SettingDescription(
+        "a number or world, only when a session begins", "the number of MPI ranks", "none"
+    ),
+}
+"""Options of `connect` that SHOW prints as it prints settings."""
+
+
+def default_settings(ranks: int | None = None) -> Settings:
+    """The settings before any change.
+
+    Args:
+        ranks: The number of MPI ranks that run statements; None without ranks.
+
+    Raises:
+        ProgrammingError: A variable of the environment has an invalid value.
+    """
+    settings = Settings()
+    if ranks is not None:
+        settings.sites, settings.cost = ranks, "seconds"
+        settings.machine = replace(settings.machine, latency=RANK_LATENCY)
+    return settings
+
+
+def reset_settings(settings: Settings, name: str, default: Settings) -> Settings:
+    """The settings after RESET name.
+
+    Args:
+        settings: The settings before.
+        name: The name of a setting or of an option of `connect`.
+        default: The defaults.
+
+    Raises:
+        ProgrammingError: The setting does not exist, or it cannot be changed.
+    """
+    if name in RATES:
+        rate = getattr(default.machine, name)
+        return replace(settings, machine=replace(settings.machine, **{name: rate}))
+    _check_changeable(settings, name)
+    if name == "enable_external_access":
+        return _with_access(settings, default.enable_external_access)
+    changed = replace(settings)
+    setattr(changed, name, getattr(default, name))
+    return changed
+
+
+def _check_changeable(settings: Settings, name: str) -> None:
+    """Refuses names that are no settings, and settings that no longer change."""
+    if name in RANKS:
+        raise ProgrammingError(
+            f"{name} is given when a session begins, and cannot be changed",
+            hint="einsql --mpi 4, or einsql.connect(config={'mpi': 4}).",
+        )
+    if name not in SETTINGS:
+        raise ProgrammingError(
+            f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "settings")
+        )
+    if name == "temp_directory" and not settings.enable_external_access:
+        raise ProgrammingError(
+            "temp_directory stays: enable_external_access is off",
+            hint="einsql.connect(config={'temp_directory': '…'}) sets it when a session begins.",
+        )
+
 
 def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     """The settings after SET name = value.
 
-    A plan file is not read here; `planner.plan_files` reads it.
+    Only the text is checked here. `session.statements.settings` checks that strategies and rules
+    exist, and reads plan files.
 
     Raises:
         ProgrammingError: The setting does not exist, or the value is invalid.
         OperationalError: External access is off, and the setting names a file.
     """
+    _check_changeable(settings, name)
     if name in _CHOICES:
         choice = value.lower()
         if choice not in _CHOICES[name]:
@@ -237,11 +306,9 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         setattr(changed, name, _bytes(name, value))
         return changed
     if name == "temp_directory":
-        if not settings.enable_external_access:
-            raise ProgrammingError("temp_directory stays: enable_external_access is off")
         return replace(settings, temp_directory=value)
     if name == "disabled_rules":
-        rules = frozenset(r.strip() for r in value.split(",") if r.strip())
+        rules = frozenset(r.strip() for r in _unless_none(value).split(",") if r.strip())
         return replace(settings, disabled_rules=rules)
     if name == "sites":
         if not re.fullmatch("[0-9]{1,9}", value) or not 1 <= int(value) <= MOST_SITES:
@@ -252,26 +319,28 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     if name == "strategy":
         return replace(settings, strategy=value)
     if name == "plan":
-        if value.lower() in ("", "none"):
+        if not _unless_none(value):
             return replace(settings, plan=None)
         if not settings.enable_external_access:
             raise OperationalError(f"'{value}' is not opened: enable_external_access is off")
         return replace(settings, plan=PlanText.at(value))
     if name == "python_enable_replacements":
         return replace(settings, python_enable_replacements=_flag(name, value))
-    if name == "enable_external_access":
-        on = _flag(name, value)
-        if on and not settings.enable_external_access:
-            raise ProgrammingError("enable_external_access cannot be turned on again")
-        return replace(settings, enable_external_access=on)
-    if name in RANKS:
+    return _with_access(settings, _flag(name, value))
+
+
+def _with_access(settings: Settings, on: bool) -> Settings:
+    if on and not settings.enable_external_access:
         raise ProgrammingError(
-            f"{name} is given when a session begins, and cannot be changed",
-            hint="einsql --mpi 4, or einsql.connect(config={'mpi': 4}).",
+            "enable_external_access cannot be turned on again",
+            hint="A new connection begins with it.",
         )
-    raise ProgrammingError(
-        f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "settings")
-    )
+    return replace(settings, enable_external_access=on)
+
+
+def _unless_none(value: str) -> str:
+    """A value; empty if it is "none"."""
+    return "" if value.strip().lower() == "none" else value
 
 
 def _flag(name: str, value: str) -> bool:
@@ -298,7 +367,7 @@ def _with_mesh(settings: Settings, value: str) -> Settings:
             are sites.
     """
     axes: list[tuple[str, int]] = []
-    for text in value.split(",") if value.strip() else ():
+    for text in value.split(",") if _unless_none(value).strip() else ():
         axis = _MESH_AXIS.fullmatch(text)
         if axis is None or int(axis[2]) < 1:
             raise ProgrammingError(
@@ -348,7 +417,7 @@ def setting_text(settings: Settings, name: str) -> str:
         return RATES[name].text(getattr(settings.machine, name))
     current = getattr(settings, name)
     if isinstance(current, frozenset):
-        return ",".join(sorted(current))
+        return ", ".join(sorted(current)) or "none"
     if name in _MEMORY and current is not None:
         return f"{current}B"
     if name == "temp_directory":

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from sqlglot import Token, TokenType
 
 from einsql.core.quoting import in_quotes, literal
-from einsql.core.settings import SETTINGS, Settings, setting_text
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
 from einsql.hybrid import hybrid_plan, lookups, system_tables
 from einsql.hybrid.split import guard
@@ -81,8 +80,6 @@ def run(ctx: Context, sql: str, refusal: Error) -> TableResult | int:
     word = structure.word(0)
     if word == "PREPARE":
         _check_prepared(ctx, structure, sql)
-    if word == "RESET":
-        _check_reset(structure)
     makes = word in _MAKING or guard.carried(structure.tokens) is not None
     try:
         with ctx.store.snapshot(makes) if makes or word in _READING else nullcontext():
@@ -190,19 +187,6 @@ def check(ctx: Context, structure: Structure, refusal: Error) -> None:
     if structure.word(0) == "PRAGMA" and len(tokens) > 1 and ctx.settings.enable_external_access:
         _check_import(ctx, tokens)
     _check_names(ctx, structure, refusal)
-
-
-def _check_reset(structure: Structure) -> None:
-    """Refuses RESET of an einsql setting; DuckDB may have a setting of the same name."""
-    last = structure.tokens[-1]
-    name = last.text.lower()
-    if name in SETTINGS:
-        begun = setting_text(Settings(), name)
-        raise ProgrammingError(
-            f"RESET is for DuckDB's settings, and {name} is einsql's",
-            hint=f"It begins {f'as {begun}' if begun else 'empty'}: SET {name} = '{begun}'.",
-            position=last.start,
-        )
 
 
 def _check_prepared(ctx: Context, structure: Structure, sql: str) -> None:

@@ -109,7 +109,7 @@ def check_rules(disabled: frozenset[str], until: str | None = None) -> None:
         if name not in names and not (name in disabled and name in _placed_rules()):
             raise InterfaceError(
                 f'There is no rewrite rule "{name}"',
-                hint=suggest(name, [*names, GROUP_NODES.name, *_placed_rules()], "rule"),
+                hint=suggest(name, [*names, GROUP_NODES.name, *_placed_rules()], "rules"),
             )
 
 

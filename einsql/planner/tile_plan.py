@@ -23,7 +23,6 @@ from einsql.ir.tra.block_schema import KeyTuple, sizes
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.printer import format_plan
 from einsql.ir.tra.typing import assembled
-from einsql.optimizer import check_rules
 from einsql.optimizer.lowering.program import lowered
 from einsql.optimizer.lowering.translate import translate
 from einsql.planner.dependencies import Dependency
@@ -149,7 +148,6 @@ def tile_program(
     free_tiling.require_numbers(node, "tiles or their keys reach the result")
     sited = None
     if target_of(settings, cluster) is ExecutionTarget.SITES:
-        check_rules(settings.disabled_rules)
         disabled = settings.disabled_rules & {r.name for r in tra.RULES}
         weights = None
         if settings.cost != "floats":

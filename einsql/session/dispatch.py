@@ -12,11 +12,10 @@ from sqlglot import exp
 from einsql import errors
 from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.records import dataclass
-from einsql.core.settings import SETTINGS, changed_settings, mesh_text
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.planner.queries import query_binder
 from einsql.session import statements
-from einsql.session.statements import ddl
+from einsql.session.statements import ddl, settings
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.positions import unsupported
@@ -164,7 +163,7 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
         case st.Copy():
             return _copy(ctx, statement, text)
         case st.Set():
-            _set(ctx, statement, text)
+            settings.change_setting(ctx, statement, text)
         case st.Calibrate():
             return Listing(
                 ("name", "value", "unit"), _calibrate(ctx), ("VARCHAR", "DOUBLE", "VARCHAR")
@@ -251,15 +250,17 @@ def _show_name(ctx: Context, name: str, text: str, refusal: errors.Error) -> Out
     if ctx.store.get(name) is not None:
         return Listing(*ddl.show(ctx, st.Show("describe", name)))
     known = name.lower()
-    if known in ddl.SHOWN_SETTINGS and (ctx.settings.fallback == "off" or not ctx.duck.has(name)):
-        return Listing((known,), [(ddl.setting(ctx, known),)])
+    if known in settings.SHOWN_SETTINGS and (
+        ctx.settings.fallback == "off" or not ctx.duck.has(name)
+    ):
+        return Listing((known,), [(settings.setting(ctx, known),)])
     try:
         return _foreign(ctx, text, refusal)
     except errors.UnknownHere:
         names = (
             *ctx.store.objects,
             *(table for table, _ in ctx.duck.tables()),
-            *ddl.SHOWN_SETTINGS,
+            *settings.SHOWN_SETTINGS,
         )
         meant = errors.nearest(name, names)
         lists = "SHOW TABLES lists tensors and tables, and SHOW SETTINGS lists settings."
@@ -294,27 +295,3 @@ def _calibrate(ctx: Context) -> list[tuple[str, float, str]]:
     machine = calibrate.calibrated(ctx.settings, ctx.tick, ctx.cluster)
     ctx.change_settings(replace(ctx.settings, machine=machine))
     return calibrate.calibration_rows(machine)
-
-
-def _set(ctx: Context, statement: st.Set, text: str) -> None:
-    try:
-        changed = changed_settings(ctx.settings, statement.name, statement.value)
-        if statement.name == "strategy":
-            decomposition.strategy_of(changed.strategy)  # rejects an unknown strategy
-        if statement.name == "plan" and changed.plan is not None:
-            changed = plan_files.opened(changed)
-        if statement.name == "device" and changed.device != "cpu":
-            cuda.device()  # raises if there is no device
-    except errors.Error as error:
-        if statement.name in SETTINGS:
-            error.position = statement.at
-        elif ctx.settings.fallback == "on" and ctx.duck.has_setting(statement.name):
-            duckdb_statements.change_setting(ctx, text, error)
-            return
-        raise
-    ctx.change_settings(changed)
-    idle = changed.mesh and changed.sites > 1 and not changed.mesh_in_force
-    if statement.name == "sites" and idle:
-        ctx.notices.append(
-            f"The mesh {mesh_text(changed.mesh)} is without force at {changed.sites:,} sites"
-        )

@@ -65,6 +65,7 @@ class Store:
             empty=self.database.path is None,
             least=lambda limit: self.database.least(self, limit),
             scratch=self.database.scratch,
+            temp_directory=self.database.temp_directory,
             root=self.database.root,
             access=self.database.access,
             persist=self.database.persist,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import einsql
+from einsql.core.quoting import literal
 from einsql.core.settings import SETTINGS
 
 OFF = {"enable_external_access": False}
@@ -65,7 +66,7 @@ def test_limits_are_einsqls(tmp_path: Path) -> None:
         con.execute("SET memory_limit = '400MB'; SET max_temp_directory_size = '1GB'")
         assert asked(con, "memory_limit") == "190.7 MiB"
         assert asked(con, "max_temp_directory_size") == "953.6 MiB"
-        for sql in ("PRAGMA memory_limit = '8GB'", "SET max_memory = '8GB'", "RESET memory_limit"):
+        for sql in ("PRAGMA memory_limit = '8GB'", "SET max_memory = '8GB'", "RESET max_memory"):
             with pytest.raises(einsql.ProgrammingError, match="follows einsql's") as caught:
                 con.execute(sql)
             assert "SET memory_limit = … holds for both" in str(caught.value)
@@ -145,12 +146,90 @@ def test_mistakes_about_settings_say_how_to_see_them(sql: str, hint: str) -> Non
     assert "pg_" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["sites", "strategy", "fallback", "cost", "mesh"])
-def test_reset_of_einsqls_settings_names_where_they_begin(name: str) -> None:
+CHANGED = {
+    "float_math": "double", "fallback": "off", "jit": "never", "cost": "bytes",
+    "disabled_rules": "share, R2-5", "python_enable_replacements": "false", "sites": "4",
+    "mesh": "data=2, model=2", "strategy": "data:b", "matmul_precision": "tf32",
+    "site_memory": "1MB", "device_memory": "1MB", "memory_limit": "50%",
+    "max_temp_directory_size": "1.5GB", "flops_float": "1.25T", "flops_double": "1.25T",
+    "map_float": "333M", "map_double": "2G", "exp_float": "1G", "exp_double": "7M",
+    "memory_bandwidth": "1.5GB/s", "call_overhead": "3us", "latency": "7us", "network": "10Gbps",
+}  # fmt: skip
+
+
+def shown(con: einsql.Connection) -> dict[str, str]:
+    return dict(con.execute("SHOW SETTINGS").fetchall())
+
+
+def test_set_takes_each_value_that_show_prints(tmp_path: Path) -> None:
+    plan = str(tmp_path / "it's a plan.json")
+    own = {"temp_directory": str(tmp_path / "it's"), "plan": plan}
     with einsql.connect() as con:
-        with pytest.raises(einsql.ProgrammingError, match=f"and {name} is einsql's") as info:
-            con.execute(f"RESET {name}")
-        first, _, statement = str(info.value.hint).partition(": ")
-        assert first == "It begins empty" if name == "mesh" else first.startswith("It begins as ")
-        con.execute(statement.rstrip("."))
-        con.execute("RESET threads")
+        default = shown(con)
+        con.execute("CREATE TENSOR w (i DIM(2), val FLOAT) DEFAULT 0")
+        con.execute(f"SET sites = 2; EXPORT PLAN {literal(plan)} FOR SELECT * FROM w; RESET sites")
+        for changes in ({}, {**CHANGED, **own}, {"enable_external_access": "false"}):
+            for name, value in changes.items():
+                con.execute(f"SET {name} = {literal(value)} -- a comment")
+            values = shown(con)
+            assert all(values[name] != default[name] for name in changes)
+            files = own if "enable_external_access" in changes else {}
+            for name in {*SETTINGS} - {*files}:
+                con.execute(f"SET {name} = {literal(values[name])}")
+            assert shown(con) == values
+
+
+@pytest.mark.parametrize("config", [{}, {"enable_external_access": False}])
+def test_reset_restores_defaults(config: dict[str, bool]) -> None:
+    with einsql.connect(config=config) as con:
+        default = shown(con)
+        for name, value in CHANGED.items():
+            con.execute(f"SET {name} = {literal(value)}")
+        for name in CHANGED:
+            con.execute(f'RESET "{name.upper()}"' if name == "mesh" else f"RESET {name}")
+        assert shown(con) == default
+        con.execute("SET mesh = 'a=2'; SET mesh = none; SET disabled_rules = ''; RESET threads")
+        assert shown(con) == {**default, "sites": "2"}
+
+
+def test_duckdb_has_the_defaults_again(tmp_path: Path) -> None:
+    names = ("memory_limit", "temp_directory", "max_temp_directory_size")
+    for database in (":memory:", str(tmp_path / "m.db")):
+        limit = {"memory_limit": "none"}
+        with einsql.connect(database, config=limit) as con:
+            default = [asked(con, name) for name in names]
+            directory = shown(con)["temp_directory"]
+            assert str(default[1]).startswith(directory)
+            con.execute(f"SET memory_limit = '1GB'; SET temp_directory = '{tmp_path}/t'")
+            con.execute("SET max_temp_directory_size = '1GB'")
+            assert not {asked(con, name) for name in names} & {*default}
+            con.execute("SET memory_limit = none; RESET temp_directory")
+            con.execute("RESET max_temp_directory_size")
+            assert [asked(con, name) for name in names] == default
+            assert shown(con)["temp_directory"] == directory
+            con.execute("SET temp_directory = ''")
+            assert con.execute("SHOW temp_directory").fetchall() == [("",)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("RESET mpi", "cannot be changed"),
+        ("RESET GLOBAL sites", "Expected a setting"),
+        ("RESET xyzzy", "xyzzy"),
+        ("SET disabled_rules = 'share, none'", 'no rewrite rule "none"'),
+    ],
+)
+def test_refused_settings_stay(sql: str, reason: str) -> None:
+    with einsql.connect() as con:
+        before = shown(con)
+        with pytest.raises(einsql.Error, match=reason) as caught:
+            con.execute(sql)
+        assert caught.value.hint
+        assert shown(con) == before
+
+
+@pytest.mark.parametrize("config", [{"strategy": "fast"}, {"disabled_rules": "fast"}])
+def test_connect_checks_names(config: dict[str, str]) -> None:
+    with pytest.raises(einsql.InterfaceError, match=r'There is no .* "fast"'):
+        einsql.connect(config=config)

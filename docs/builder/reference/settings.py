@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from docs.builder.reference.tables import NOTICE, code, table
-from einsql.core.settings import DESCRIPTIONS, Settings, setting_text
+from einsql.core.settings import DESCRIPTIONS, OPTIONS, Settings, setting_text
 from einsql.optimizer.decomposition.strategies import STRATEGIES
 
 _HEAD = """# Settings
 
 {notice}
-`SET name = value` changes a setting of the session, and `SHOW name` prints it. `SHOW SETTINGS`
-lists all of them. `einsql.connect(config={{"sites": 4}})` and `einsql --set sites=4` set them when
-a session begins. Settings of DuckDB are set in the same way; einsql's come first.
+`SET name = value` changes a setting of the session. `RESET name` restores its default. `SHOW name`
+prints its value as SET takes it, and `SHOW SETTINGS` lists all of them.
+`einsql.connect(config={{"sites": 4}})` and `einsql --set sites=4` set them when a session begins.
+Settings of DuckDB are set in the same way; einsql's come first.
 
 ```python
 >>> import einsql
@@ -19,6 +20,8 @@ a session begins. Settings of DuckDB are set in the same way; einsql's come firs
 >>> _ = con.execute("SET memory_limit = '2GB'")
 >>> con.execute("SHOW sites").fetchall(), con.execute("SHOW memory_limit").fetchall()
 ([('4',)], [('2000000000B',)])
+>>> con.execute("RESET sites; SHOW sites").fetchall()
+[('1',)]
 
 ```
 
@@ -47,7 +50,7 @@ def page() -> str:
     defaults = Settings()
     rows = [
         (code(name), d.meaning, d.values, d.default or code(setting_text(defaults, name)))
-        for name, d in DESCRIPTIONS.items()
+        for name, d in {**DESCRIPTIONS, **OPTIONS}.items()
     ]
     listing = table(["setting", "meaning", "values", "default"], rows)
     strategies = table(

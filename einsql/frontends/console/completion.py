@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from einsql.core.settings import SETTINGS, setting_text
+from einsql.core.settings import SETTINGS
 from einsql.errors import Error
 from einsql.frontends.console import objects
 from einsql.frontends.console.commands.registry import COMMANDS
 from einsql.frontends.console.words import FUNCTIONS, KEYWORDS, TABLE_FUNCTIONS, statement_at
+from einsql.session.statements.settings import setting
 from einsql.sql.functions.descriptions import AGGREGATES, SCALARS, TABLES
 from einsql.sql.parser.explain_options import FORMS, OPTIONS
 from einsql.sql.parser.syntax import LEVELS
@@ -116,8 +117,8 @@ class Vocabulary:
         if owner := _OWNER.search(lead):
             return _starting(word, self._of(owner[1], before + after))
         if _SETTING.match(lead):
-            settings = self._shell.connection.settings
-            return _starting(word, [Word(s, setting_text(settings, s)) for s in SETTINGS])
+            ctx = self._shell.connection.context
+            return _starting(word, [Word(s, setting(ctx, s)) for s in SETTINGS])
         if explain := _EXPLAIN.match(lead):
             option = (explain["option"] or "").upper()
             choices = {"LEVEL": LEVELS, "FORMAT": FORMS}.get(option, OPTIONS)

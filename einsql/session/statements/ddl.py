@@ -10,7 +10,7 @@ from sqlglot import exp
 from einsql.core.big_stack import with_deep_stack
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType, Field, Key
-from einsql.core.settings import SETTINGS, Settings, points, setting_text
+from einsql.core.settings import Settings, points
 from einsql.core.units import with_article
 from einsql.errors import Error, OperationalError, ProgrammingError, UnknownHere, suggest
 from einsql.ir.layout import Mesh, describe, described
@@ -18,6 +18,7 @@ from einsql.ir.partition import OnMesh
 from einsql.planner.queries import query_binder
 from einsql.planner.stored_inputs import stored_input
 from einsql.planner.stored_macros import of_variable, refuse_to_store
+from einsql.session.statements.settings import SHOWN_SETTINGS, setting
 from einsql.session.statements.target import taken_by
 from einsql.sql.binder.state_binder import StateBinder
 from einsql.sql.laws.state_laws import check_laws
@@ -273,17 +274,6 @@ def show(ctx: Context, statement: Show) -> Table:
         else (c.name, c.dtype.value, _range_text(bounds[c.key]), "", "", "")
         for c in relation.columns
     ]
-
-
-SHOWN_SETTINGS = (*SETTINGS, "mpi")
-"""The names that SHOW knows: the settings, and an option of `connect`."""
-
-
-def setting(ctx: Context, name: str) -> str:
-    """Returns the value of a setting, or of the option `mpi` of `connect`."""
-    if name == "mpi":
-        return "none" if ctx.cluster is None else str(ctx.cluster.ranks)
-    return setting_text(ctx.settings, name)
 
 
 _DESCRIBED = ("column_name", "column_type", "key", "check", "storage", "placement")

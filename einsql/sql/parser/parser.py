@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sqlglot import TokenType, exp
 
 from einsql.core.lazy_module import LazyModule
-from einsql.core.settings import SETTINGS
+from einsql.core.settings import RANKS, SETTINGS
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.sql.parser.create.definitions import DefinitionReader
 from einsql.sql.parser.grammar import check_grammar
@@ -47,6 +47,8 @@ else:  # loaded for EXPLAIN and FOR
     _options = LazyModule("einsql.sql.parser.explain_options")
     _loops = LazyModule("einsql.sql.parser.loops")
 
+_SCOPES = ("GLOBAL", "SESSION", "LOCAL")
+"""Scopes of DuckDB's settings."""
 _SHARED = (
     "CREATE",
     "DROP",
@@ -163,7 +165,7 @@ class Reader(DefinitionReader):
         }
         if word == "PRAGMA" and self.word(1) == "INTEGRITY_CHECK":
             return self.integrity_check()
-        if word == "RESET" and self.word(1) == "PLAN":
+        if word == "RESET" and self.tokens[-1].text.lower() in (*SETTINGS, *RANKS):
             return self.reset()
         if word not in readers:
             meant = did_you_mean(word, (*_QUERY, *readers, "FOR", *_DUCKDB))
@@ -317,23 +319,30 @@ class Reader(DefinitionReader):
         self.take("SET")
         name = self.name("a setting").lower()
         shows = f"SHOW {name} prints its value." if name in SETTINGS else ""
-        if name in ("global", "session", "local"):
+        if name.upper() in _SCOPES:
             shows = "Write SET name = value: each session has its own settings."
         if not self.take("=") and not self.take("TO"):
             raise self.error("Expected = after the setting", shows)
         start = self.position()
         if self.ended:
             raise self.error("Expected a value", shows)
+        token, *more = self.tokens[self.at :]
+        written = self.sql[start : self.tokens[-1].end + 1].strip("'\"")
+        is_text = token.token_type is TokenType.STRING and not more
         self.at = len(self.tokens)
-        return Set(name, self.sql[start:].strip().strip("'\""), start)
+        return Set(name, token.text if is_text else written, start)
 
     def reset(self) -> Set:
-        """RESET plan."""
+        """RESET name."""
         self.take("RESET")
         position = self.position()
-        self.take("PLAN")
+        if self.word() in _SCOPES:
+            raise self.error(
+                "Expected a setting", "Write RESET name: each session has its own settings."
+            )
+        name = self.name("a setting").lower()
         self.end()
-        return Set("plan", "none", position)
+        return Set(name, None, position)
 
     def show(self) -> Show:
         """SHOW TENSORS | TABLES | SETTINGS | name."""

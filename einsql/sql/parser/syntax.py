@@ -193,14 +193,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """SET name = value.
+    """SET name = value, or RESET name.
 
     Attributes:
-        at: The offset of the value.
+        value: The value; None for the default.
+        at: The offset of the value, or of the name of RESET.
     """
 
     name: str
-    value: str
+    value: str | None
     at: int
 
 

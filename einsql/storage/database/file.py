@@ -32,6 +32,7 @@ from einsql.storage.database.rows import Row
 from einsql.storage.duckdb.connection import names
 from einsql.storage.duckdb.failures import is_cancelled
 from einsql.storage.fields import Fields
+from einsql.storage.memory.temp_directory import default_directory
 from einsql.storage.objects import Damaged, Object, Tensor
 
 if TYPE_CHECKING:
@@ -127,6 +128,10 @@ class FileDatabase(Database):
             self.refuse_invalidated()
             self._sessions.add(session)
             return True
+
+    def temp_directory(self) -> str:
+        """See `Database.temp_directory`."""
+        return default_directory(self.real)
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection to the database's tables."""

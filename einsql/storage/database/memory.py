@@ -98,6 +98,10 @@ class Database:
         if self._refusal is not None:
             raise self._refusal()
 
+    def temp_directory(self) -> str:
+        """The directory of temporary files with which DuckDB opens the database."""
+        return os.path.join(default_directory(None), self.scratch)
+
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection to the database's tables."""
         with self.lock:
@@ -106,8 +110,8 @@ class Database:
                 import duckdb  # loaded for databases with tables only
 
                 # DuckDB's default is the working directory.
-                where = os.path.join(default_directory(None), self.scratch)
                 # That errors inside it end no database would let those of users end no transaction.
+                where = self.temp_directory()
                 self._root = duckdb.connect(":memory:", config={"temp_directory": where})
             return self._root.cursor()
 

@@ -63,6 +63,7 @@ class Duck:
         empty: Whether the database is empty when it is opened.
         least: Returns the least memory limit of all sessions of the database.
         scratch: The name of the directory for DuckDB's temporary files.
+        temp_directory: Returns the directory of temporary files with which the database is opened.
         root: Returns the connection that stays open as long as the database.
         access: Access of SQL to files, shared by all sessions of the database.
         persist: Callback after DuckDB may have committed, before the commit is reported.
@@ -84,6 +85,7 @@ class Duck:
         empty: bool = True,
         least: Callable[[int | None], int | None] = lambda limit: limit,
         scratch: str = "duckdb",
+        temp_directory: Callable[[], str] = str,
         root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
         access: Access | None = None,
         persist: Callable[[], None] = lambda: None,
@@ -96,7 +98,7 @@ class Duck:
         self._settings = settings
         self._empty = empty
         self._least = least
-        self._scratch = scratch
+        self._scratch, self._temp_directory = scratch, temp_directory
         self._applied: set[str] = set()
         self._con: duckdb.DuckDBPyConnection | None = None
         self._access = access or Access()
@@ -152,15 +154,15 @@ class Duck:
         """
         if self._con is None:
             return
-        settings = self._settings()
-        statements = _forwarded.forwarded(
-            settings, self._least(settings.memory_limit), self._scratch
-        )
+        settings, directory = self._settings(), self._temp_directory()
+        limit = self._least(settings.memory_limit)
+        statements = _forwarded.forwarded(settings, limit, self._scratch, directory)
+        applied = self._applied or _forwarded.opened(directory)
         if settings.temp_directory:
             with suppress(OSError):  # DuckDB reports it when it needs the directory
                 os.makedirs(settings.temp_directory, exist_ok=True)
         for statement in statements:
-            if statement not in self._applied:  # DuckDB refuses to set some of them again
+            if statement not in applied:  # DuckDB refuses to set some of them again
                 with translated(statement):
                     self._con.execute(statement)
         self._applied = set(statements)

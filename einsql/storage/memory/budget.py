@@ -76,6 +76,11 @@ class Memory:
         few = None if self.limit is None else self.limit // REMEMBERED
         buffer_pool.bound(self, few if few is not None and few < buffer_pool.KEPT else None)
 
+    @property
+    def temp_directory(self) -> str:
+        """The directory of new temporary files; empty if there is none."""
+        return self.space.find() or ""
+
     def close(self) -> None:
         """Releases the stored objects; arrays in temporary files keep their files."""
         self._states = lambda: ()
