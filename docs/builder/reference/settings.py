@@ -11,7 +11,8 @@ _HEAD = """# Settings
 {notice}
 `SET name = value` changes a setting of the session, and `SHOW name` prints it. `SHOW SETTINGS`
 lists all of them. `einsql.connect(config={{"sites": 4}})` and `einsql --set sites=4` set them when
-a session begins. Settings of DuckDB are set in the same way; einsql's come first.
+a session begins. Settings of DuckDB are set in the same way. If both have a setting of a name,
+einsql's is set.
 
 ```python
 >>> import einsql
@@ -23,7 +24,7 @@ a session begins. Settings of DuckDB are set in the same way; einsql's come firs
 ```
 
 {table}
-`strategy` is one of these; text behind a colon names labels:
+`strategy` is one of these; text after a colon names labels:
 
 {strategies}
 Some settings have a page or a section that explains them:
