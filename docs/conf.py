@@ -12,7 +12,10 @@ nitpicky = True
 
 myst_heading_anchors = 4  # links name headings by GitHub's rule
 
+smartquotes = False  # values of settings are shown as they are typed
+
 html_theme = "furo"
+html_search_scorer = "_static/scorer.js"
 html_static_path = ["_static", "../einsql/explain/drawing/graph.css"]
 html_css_files = ["graph.css", "site.css"]
 html_show_sphinx = False
