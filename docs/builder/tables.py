@@ -1,4 +1,4 @@
-"""What the site adds to tables and to the search; Sphinx loads this extension."""
+"""What the site adds to tables, titles and the search; Sphinx loads this extension."""
 
 from __future__ import annotations
 
@@ -50,8 +50,16 @@ def _anchored(tree: Any) -> Iterator[str]:
             yield name[1]
 
 
+def title(app: Any, page: str, _: str, context: dict[str, Any], tree: Any) -> None:
+    """Puts the part of the site before the title of a page, for the tabs of a browser."""
+    part = app.env.titles.get(f"{page.partition('/')[0]}/index")
+    if tree is not None and part is not None and not page.endswith("/index"):
+        context["title"] = f"{part.astext()}: {context['title']}"
+
+
 def setup(app: Any) -> dict[str, object]:
     """Registers the additions; Sphinx calls it."""
     app.connect("doctree-read", read)
+    app.connect("html-page-context", title)
     app.add_search_language(EveryWord)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
