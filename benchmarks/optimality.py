@@ -126,7 +126,7 @@ def as_markdown(cases: list[Case]) -> str:
         "Cuts over sites ([How a cut is chosen](sites.md#how-a-cut-is-chosen)) are chosen exactly "
         "by elimination. On a graph that is too wide for it, a search takes its place. This page "
         "compares the search, elimination and the published algorithm with an integer program for "
-        "the same choice, solved by SciPy. Terms are in the [glossary](glossary.md).",
+        "the same choice, solved by SciPy. Terms are in the [glossary](../reference/glossary.md).",
         "",
         f"{len({c.seed for c in cases})} random graphs (seeds {min(c.seed for c in cases)} to "
         f"{max(c.seed for c in cases)}) of {least} to {most} operations, with "

@@ -23,6 +23,8 @@ ROW = 0.19
 TITLE = 0.62
 """Inches that a section's title and scale take."""
 WIDTH = 9.0
+_LEFT, _ACROSS = 0.4, 0.53
+"""The part of the width that the names of lines take, and that of the scale."""
 RANGE = (0.2, 1000.0)
 TICKS = (0.2, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000)
 COMPARES = " / einsql"
@@ -84,14 +86,14 @@ def draw(sections: dict[str, list[Line]], path: Path) -> None:
     top = 0.0
     for (title, lines), height in zip(sections.items(), heights, strict=True):
         bottom = 1 - (top + height - 0.25) / sum(heights)
-        axes = figure.add_axes((0.4, bottom, 0.53, ROW * len(lines) / sum(heights)))
+        axes = figure.add_axes((_LEFT, bottom, _ACROSS, ROW * len(lines) / sum(heights)))
         _panel(axes, title, lines)
         top += height
     figure.savefig(path, metadata={"Date": None})
 
 
 def _panel(axes: Axes, title: str, lines: Sequence[Line]) -> None:
-    axes.set_title(title, loc="right", fontsize=8, fontweight="bold")
+    axes.set_title(title, loc="left", x=-_LEFT / _ACROSS, fontsize=8, fontweight="bold")
     axes.set_xscale("log")
     axes.set_xlim(*RANGE)
     axes.set_ylim(len(lines) - 0.5, -0.5)

@@ -105,14 +105,15 @@ class OperationalError(DatabaseError):
 class IntegrityError(DatabaseError):
     """A key is duplicate or out of bounds.
 
-    Write INSERT OR REPLACE for keys that may exist, or create the tensor with larger bounds.
+    Write INSERT OR REPLACE for keys that may exist, or create the tensor with larger bounds. INSERT
+    into a tensor with DEFAULT sets the value of an existing key.
     """
 
 
 class InternalError(DatabaseError):
     """An invariant of einsql is violated; please report the error.
 
-    `SET disabled_rules` and `SET jit = 'never'` may avoid it until it is mended.
+    `SET disabled_rules` and `SET jit = 'never'` may avoid it until it is fixed.
     """
 
 

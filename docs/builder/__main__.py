@@ -58,7 +58,7 @@ def tour(*, again: bool, quick: bool) -> None:
     for name, text in run(chosen, quick=quick, say=lambda line: print(line, flush=True)):
         results_file(name, texts[name]).write_text(text, encoding="utf-8")
     if not has_model:
-        print(f"Chapters that run a language model are shown without results: {_MODEL}.")
+        print(f"Chapters that run a language model are not shown: {_MODEL}.")
     results_file("index", texts["index"]).write_text(colophon(), encoding="utf-8")
     stamp.write_text(now, encoding="utf-8")
 

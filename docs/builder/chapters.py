@@ -10,7 +10,7 @@ from benchmarks.report import machine
 from docs.builder.session import BlockError, Session
 from docs.builder.source import Block, Chapter
 
-TOUR = "tutorial/tour"
+TOUR = "explanation/tour"
 """The folder of the chapters in docs/."""
 
 

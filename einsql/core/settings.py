@@ -131,7 +131,9 @@ def _choice(name: str, meaning: str, default: str = "") -> SettingDescription:
 
 DESCRIPTIONS: dict[str, SettingDescription] = {
     "float_math": _choice("float_math", "whether FLOAT stays FLOAT, or has DuckDB's result types"),
-    "fallback": _choice("fallback", "whether DuckDB runs what is no tensor work, or it is refused"),
+    "fallback": _choice(
+        "fallback", "whether DuckDB runs what is not tensor work, or it is refused"
+    ),
     "jit": _choice("jit", "when kernels are compiled", "EINSQL_JIT of the environment, else auto"),
     "cost": _choice(
         "cost", "what a cut over sites minimises", "EINSQL_COST of the environment, else seconds"
@@ -172,11 +174,11 @@ DESCRIPTIONS: dict[str, SettingDescription] = {
     "memory_limit": SettingDescription(
         "bytes, such as 4GB; a percentage, such as 80%; none",
         "the most memory that a statement allocates; more goes to files",
-        "80% of the machine's memory",
+        "80% of the machine's memory, or of the limit of its control group",
     ),
     "max_temp_directory_size": SettingDescription(
         "bytes, such as 100GB; none",
-        "the most bytes of these files; none is nearly all free space",
+        "the most bytes of these files; none is 90 % of the free disk space",
     ),
     "temp_directory": SettingDescription(
         "a path; '' for no files",

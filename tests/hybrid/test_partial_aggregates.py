@@ -161,8 +161,10 @@ def test_a_subquery_of_an_expression_keeps_its_text_as_name(
         "SELECT 1 + (SELECT SUM(r.val) FROM x r JOIN titles t ON r.i = t.id WHERE t.title > '')",
         "SELECT id, (SELECT SUM(r.val) FROM x r JOIN titles t ON r.i = t.id "
         "WHERE t.title = u.title) FROM titles u ORDER BY ALL",
-        "SELECT s FROM (SELECT SUM(r.val) AS s FROM x r JOIN titles t ON r.i = t.id)",
-        "WITH c AS (SELECT SUM(r.val) AS s FROM x r JOIN titles t ON r.i = t.id) FROM c",
+        "SELECT s FROM (SELECT SUM(r.val) AS s FROM x r JOIN titles t ON r.i = t.id "
+        "WHERE t.title > '')",
+        "WITH c AS (SELECT SUM(r.val) AS s FROM x r JOIN titles t ON r.i = t.id "
+        "WHERE t.title > '') FROM c",
     ):
         rows, wanted = ours.execute(sql), theirs.sql(sql)
         assert rows.columns == wanted.columns

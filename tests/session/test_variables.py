@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_a_column_that_a_variable_has_lost(con: einsql.Connection, sql: str) -> 
     relation, other = con.sql(sql), con.from_df(df).filter("b > 1")
     assert con.execute(sql).fetchall()
     del df["b"]
-    for run in (lambda: con.execute(sql), relation.fetchall):
+    for run in (partial(con.execute, sql), relation.fetchall):
         with pytest.raises(einsql.ProgrammingError, match=r'column .*"b"') as caught:
             run()
         assert caught.value.hint == "The variable df has the columns a, c."

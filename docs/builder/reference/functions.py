@@ -19,11 +19,12 @@ _NUMBERS = (DType.INTEGER, DType.FLOAT, DType.DOUBLE)
 _HEAD = """# Functions
 
 {notice}
-Functions have DuckDB's names and results. [The SQL language](sql.md#select) describes how they are
-used, [semantics](semantics.md) what they return of NULL, NaN and numbers out of range.
+Functions have DuckDB's names and results, unless their row says "not in DuckDB". [The SQL
+language](sql.md#select) describes how they are used, [semantics](semantics.md) what they return of
+NULL, NaN and numbers out of range.
 `SET fallback = on`, the default, adds all other functions of DuckDB. You can add [functions and
 aggregates of your own](../how-to/own-functions.md). Every example was run when the page was
-written; floats are shown to six digits behind the point.
+written; floats are shown to six decimal places.
 
 ## Operators
 
@@ -31,7 +32,7 @@ written; floats are shown to six digits behind the point.
 ## Scalar functions
 
 Arguments of several types are cast to the widest one, HALF and BFLOAT16 to FLOAT. "That of x" is
-this type. A function without a type is composed of others.
+this type.
 
 {scalars}
 ## Aggregates
@@ -66,10 +67,11 @@ group in the order of a key.
 The optimizer asks functions for their laws. A name in the algebra is also a name for `combine` of
 [EINSUM](sql.md#einsum). ⊗ combines the values of joined rows, ⊕ merges those of a group. If ⊗
 distributes over ⊕, then x ⊗ (a ⊕ b) = (x ⊗ a) ⊕ (x ⊗ b), and a sum can be computed before a
-product.
+product. A function is *monotone* if it increases or decreases in each argument, and is rounded
+correctly. The optimizer uses the laws that this table declares.
 
 {laws}
-Scalar functions without a row have none of these laws.
+Scalar functions without a row have none of these laws declared.
 
 [GRADIENT](gradient.md) has a derivative for every scalar function. It is 0 for those with steps:
 {steps}.
@@ -152,7 +154,7 @@ def _result(con: einsql.Connection, d: Description, sql: str) -> str:
 def _types(d: Description) -> str:
     """The types of results for arguments of three types."""
     if not d.algebra:
-        return ""
+        return d.type
     function = SCALARS[d.algebra]
     typings = [_typing(function, dtype) for dtype in _NUMBERS]
     if not any(typings):

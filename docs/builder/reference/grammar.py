@@ -15,13 +15,11 @@ what they mean. `query`, `expression`, `condition`, `constant`, `name`, `type`, 
 | notation | meaning |
 | --- | --- |
 | `KEYWORD` | a word, in upper or lower case |
-| `'('` | signs |
+| `'('` | literal punctuation |
 | `[ x ]` | x or nothing |
-| `{{ x }}` | x any number of times, also never |
-| `x \\| y` | one of both |
+| `{{ x }}` | x zero or more times |
+| `x \\| y` | x or y |
 | `( x )` | grouping |
-
-Every example is derived by its production and run by the tests.
 """
 
 

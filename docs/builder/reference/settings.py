@@ -12,7 +12,8 @@ _HEAD = """# Settings
 `SET name = value` changes a setting of the session. `RESET name` restores its default. `SHOW name`
 prints its value as SET takes it, and `SHOW SETTINGS` lists all of them.
 `einsql.connect(config={{"sites": 4}})` and `einsql --set sites=4` set them when a session begins.
-Settings of DuckDB are set in the same way; einsql's come first.
+Settings of DuckDB are set in the same way; If both have a setting
+of a name, einsql's is set.
 
 ```python
 >>> import einsql
@@ -26,7 +27,7 @@ Settings of DuckDB are set in the same way; einsql's come first.
 ```
 
 {table}
-`strategy` is one of these; text behind a colon names labels:
+`strategy` is one of these; text after a colon names labels:
 
 {strategies}
 Some settings have a page or a section that explains them:

@@ -379,7 +379,9 @@ def define(
     name = _ALIKE.get(ufunc.__name__, ufunc.__name__)
     if name not in DEFINITIONS:
         raise untraceable(
-            f"np.{ufunc.__name__}", "Spell it with functions of docs/how-to/trace.md."
+            f"np.{ufunc.__name__}",
+            "Spell it with functions that can be traced; the page "
+            '"NumPy functions and PyTorch modules as SQL" lists them.',
         )
     loop = _loop(ufunc, args, dtype, casting)
     if name in _COMPARISONS:

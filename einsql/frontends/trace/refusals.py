@@ -46,6 +46,6 @@ def way_out(name: str) -> str:
     """
     return _HINTS.get(
         name,
-        "docs/how-to/trace.md lists what can be; spell it with that, or call it outside and pass "
-        "its result in as an argument.",
+        'The page "NumPy functions and PyTorch modules as SQL" lists what can be traced. Spell it '
+        "with these functions, or call it outside and pass its result in as an argument.",
     )

@@ -243,7 +243,7 @@ class Core(SelectText):
             close = structure.closes.get(at + 1)
             name = structure.tokens[at].text.lower()
             if close is not None and (name in aggregates or self.is_aggregate(at)):
-                at = structure.call_end(close)
+                at = self.call_end(close)
                 continue
             is_qualified = word(at + 1) == "." and word(at - 1) != "."
             if is_qualified and at not in taken and word(at + 3) not in (".", "("):

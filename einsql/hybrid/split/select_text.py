@@ -60,16 +60,22 @@ class SelectText:
             if close is None or not self.is_aggregate(at):
                 at += 1
                 continue
-            end = structure.call_end(close)
-            if structure.word(end) == ".":  # the field of a result
-                end += 2
-                if structure.word(end) == "FILTER":
-                    end = structure.closes[end + 1] + 1
+            end = self.call_end(close)
             if structure.word(end) == "OVER":
                 at += 2
                 continue
             yield Range(at, end)
             at = end
+
+    def call_end(self, close: int) -> int:
+        """The token behind a call of an aggregate, its field and FILTER included."""
+        structure = self.splitter.structure
+        end = structure.call_end(close)
+        if structure.word(end) == ".":  # the field of a result
+            end += 2
+            if structure.word(end) == "FILTER":
+                end = structure.closes[end + 1] + 1
+        return end
 
     def is_aggregate(self, at: int) -> bool:
         """Returns whether a token is the name of an aggregate, of CREATE AGGREGATE included."""

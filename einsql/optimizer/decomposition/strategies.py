@@ -249,13 +249,21 @@ STRATEGIES = {
     s.name: s
     for s in (
         Strategy(
-            "eindecomp", "least cost; contractions in p calls, others in at most p", _eindecomp
+            "eindecomp",
+            "the least cost; in floats and bytes a contraction takes exactly as many calls as "
+            "there are sites, in seconds at most as many",
+            _eindecomp,
         ),
         Strategy("exact", "as eindecomp, proven optimal", _exact),
-        Strategy("paper", "EinDecomp as published: always p calls, linearized", _paper),
+        Strategy(
+            "paper",
+            "EinDecomp as published, in floats: every operation takes the same power of two of "
+            "calls",
+            _paper,
+        ),
         Strategy(
             "equal",
-            "every label cut into the cube root of p parts",
+            "every label into ⌈∛sites⌉ parts",
             lambda problem, sites, *_: _all_equal(problem, sites),
         ),
         Strategy(

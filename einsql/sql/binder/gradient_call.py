@@ -114,7 +114,7 @@ def _no_tensor_work(query: Binder, error: NotSupportedError | UnknownHere) -> Pr
     kind = UnknownHere if isinstance(error, UnknownHere) else ProgrammingError
     return kind(
         f"GRADIENT supports tensor work only{read}: {reason}",
-        hint=hint or "docs/reference/sql.md defines tensor work.",
+        hint=hint or 'The page "The SQL language" defines tensor work.',
         position=place,
     )
 

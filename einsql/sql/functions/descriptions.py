@@ -15,18 +15,22 @@ class Description:
         example: An expression that calls it; for table functions the text after FROM. Aggregates
             have the argument `val`.
         algebra: The scalar function or the reduction of the algebra that it is, if it is one.
+        type: The type of the result, where no function of the algebra gives it.
     """
 
     call: str
     meaning: str
     example: str = ""
     algebra: str = ""
+    type: str = ""
 
     @property
     def name(self) -> str:
         """The function's name in lower case."""
         return self.call.partition("(")[0].lower()
 
+
+_FLOATING = "FLOAT of FLOAT, else DOUBLE"
 
 OPERATORS = (
     Description("x + y", "the sum; an integer overflow is an error", "7 + 2", "add"),
@@ -47,18 +51,20 @@ OPERATORS = (
     Description("NOT p", "whether p does not hold", "NOT TRUE", "not"),
     Description("x & y", "the bits that both integers have", "5 & 3", "bitand"),
     Description("x | y", "the bits that one of the integers has", "5 | 3", "bitor"),
-    Description("x [NOT] BETWEEN low AND high", "whether low <= x <= high", "3 BETWEEN 1 AND 5"),
-    Description("x [NOT] IN (y, …)", "whether x equals one of the values", "3 IN (1, 2)"),
-    Description("x IS [NOT] NULL", "whether x is NULL", "1 IS NULL"),
+    Description("x [NOT] BETWEEN low AND high", "whether low <= x <= high", "3 BETWEEN 1 AND 5",
+                type="BOOLEAN"),
+    Description("x [NOT] IN (y, …)", "whether x equals one of the values", "3 IN (1, 2)",
+                type="BOOLEAN"),
+    Description("x IS [NOT] NULL", "whether x is NULL", "1 IS NULL", type="BOOLEAN"),
     Description(
         "x IS [NOT] DISTINCT FROM y", "whether both differ; NULL equals NULL",
-        "2 IS DISTINCT FROM NULL",
+        "2 IS DISTINCT FROM NULL", type="BOOLEAN",
     ),
     Description(
         "CASE WHEN p THEN x … [ELSE y] END", "the value of the first condition that holds",
         "CASE WHEN 1 > 2 THEN 3 ELSE 4 END", "if",
     ),
-    Description("x::type", "CAST(x AS type)", "7::DOUBLE"),
+    Description("x::type", "CAST(x AS type)", "7::DOUBLE", type="the named type"),
 )  # fmt: skip
 """Operators of expressions."""
 
@@ -68,8 +74,9 @@ SCALARS = (
     Description("acosh(x)", "the inverse hyperbolic cosine", "acosh(1)", "acosh"),
     Description(
         "adam(m, v, t [, rate, decay, decay2, eps])",
-        "the step of Adam from the means m of gradients and v of their squares after t steps",
-        "adam(0.1, 0.01, 1)",
+        "the step of Adam from the means m of gradients and v of their squares after t steps; "
+        "not in DuckDB",
+        "adam(0.1, 0.01, 1)", type=_FLOATING,
     ),
     Description("add(x, y)", "x + y", "add(7, 2)", "add"),
     Description("asin(x)", "the arc sine in radians; NaN beyond [-1, 1]", "asin(0)", "asin"),
@@ -78,23 +85,26 @@ SCALARS = (
     Description("atan2(y, x)", "the angle of the point (x, y) in radians", "atan2(0, 1)", "atan2"),
     Description("atanh(x)", "the inverse hyperbolic tangent", "atanh(0)", "atanh"),
     Description("cast(x AS type)", "x in another type; a value out of range is an error",
-                "cast(2.6 AS INTEGER)"),
-    Description("cast_to_type(x, y)", "x in the type of y", "cast_to_type(1, 2.5::FLOAT)"),
+                "cast(2.6 AS INTEGER)", type="the named type"),
+    Description("cast_to_type(x, y)", "x in the type of y", "cast_to_type(1, 2.5::FLOAT)",
+                type="that of y"),
     Description("cbrt(x)", "the cube root", "cbrt(8)", "cbrt"),
     Description("ceil(x)", "the least whole number that is not less", "ceil(2.1::DOUBLE)", "ceil"),
     Description("ceiling(x)", "ceil(x)", "ceiling(2.1::DOUBLE)", "ceil"),
-    Description("coalesce(x, …)", "the first argument that is not NULL", "coalesce(NULL, 2)"),
+    Description("coalesce(x, …)", "the first argument that is not NULL", "coalesce(NULL, 2)",
+                type="that of x"),
     Description("cos(x)", "the cosine of an angle in radians", "cos(0)", "cos"),
     Description("cosh(x)", "the hyperbolic cosine", "cosh(0)", "cosh"),
     Description("degrees(x)", "an angle of radians in degrees", "degrees(0)", "degrees"),
     Description("divide(x, y)", "x // y", "divide(7, 2)", "idiv"),
-    Description("erf(x)", "the error function", "erf(0)", "erf"),
+    Description("erf(x)", "the error function; not in DuckDB", "erf(0)", "erf"),
     Description("exp(x)", "e to the power of x", "exp(0)", "exp"),
     Description("floor(x)", "the greatest whole number that is not greater", "floor(2.9::DOUBLE)",
                 "floor"),
     Description("fmod(x, y)", "the remainder as a float, with the sign of y", "fmod(-7, 2)",
                 "fmod"),
-    Description("gelu(x)", "x · Φ(x), the Gaussian error linear unit", "gelu(0.0::DOUBLE)"),
+    Description("gelu(x)", "x · Φ(x), the Gaussian error linear unit; not in DuckDB",
+                "gelu(0.0::DOUBLE)", type=_FLOATING),
     Description("greatest(x, …)", "the greatest argument that is not NULL", "greatest(1, 3, 2)",
                 "greatest"),
     Description("if(p, x, y)", "x if p holds, else y", "if(1 < 2, 3, 4)", "if"),
@@ -106,28 +116,32 @@ SCALARS = (
     Description("lgamma(x)", "the logarithm of the gamma function's magnitude", "lgamma(1)",
                 "lgamma"),
     Description("ln(x)", "the natural logarithm", "ln(1)", "ln"),
-    Description("log([base,] x)", "the logarithm to a base, 10 if none is given", "log(2, 8)"),
+    Description("log([base,] x)", "the logarithm to a base, 10 if none is given", "log(2, 8)",
+                type=_FLOATING),
     Description("log10(x)", "the logarithm to the base 10", "log10(100)", "log10"),
     Description("log2(x)", "the logarithm to the base 2", "log2(8)", "log2"),
     Description("mod(x, y)", "x % y", "mod(-7, 2)", "mod"),
     Description("multiply(x, y)", "x * y", "multiply(7, 2)", "mul"),
-    Description("nullif(x, y)", "NULL if both are equal, else x", "nullif(1, 2)"),
-    Description("pi()", "π", "pi()"),
+    Description("nullif(x, y)", "NULL if both are equal, else x", "nullif(1, 2)",
+                type="that of the first argument"),
+    Description("pi()", "π", "pi()", type="DOUBLE"),
     Description("pow(x, y)", "x to the power of y", "pow(2, 10)", "pow"),
     Description("power(x, y)", "pow(x, y)", "power(2, 10)", "pow"),
     Description("radians(x)", "an angle of degrees in radians", "radians(0)", "radians"),
-    Description("relu(x)", "greatest(x, 0), the rectified linear unit", "relu(-1.5::DOUBLE)"),
+    Description("relu(x)", "greatest(x, 0), the rectified linear unit; not in DuckDB",
+                "relu(-1.5::DOUBLE)", type="that of x"),
     Description("round(x [, digits])", "the nearest number of so many digits; halves away from 0",
                 "round(2.345::DOUBLE, 1)", "round"),
     Description("sigmoid(x)", "1 / (1 + exp(-x)), the logistic function; not in DuckDB",
                 "sigmoid(0)", "sigmoid"),
     Description("sign(x)", "-1, 0 or 1; 0 of NaN", "sign(-2.5)", "sign"),
-    Description("silu(x)", "x * sigmoid(x), the sigmoid linear unit", "silu(0.0::DOUBLE)"),
+    Description("silu(x)", "x * sigmoid(x), the sigmoid linear unit; not in DuckDB",
+                "silu(0.0::DOUBLE)", type=_FLOATING),
     Description("sin(x)", "the sine of an angle in radians", "sin(0)", "sin"),
     Description("sinh(x)", "the hyperbolic sine", "sinh(0)", "sinh"),
     Description("sqrt(x)", "the square root", "sqrt(9)", "sqrt"),
-    Description("square(x)", "x * x", "square(3)"),
-    Description("stop_gradient(x)", "x, whose derivative is 0", "stop_gradient(2)",
+    Description("square(x)", "x * x; not in DuckDB", "square(3)", type=_FLOATING),
+    Description("stop_gradient(x)", "x, whose derivative is 0; not in DuckDB", "stop_gradient(2)",
                 "stop_gradient"),
     Description("subtract(x, y)", "x - y", "subtract(7, 2)", "sub"),
     Description("tan(x)", "the tangent of an angle in radians", "tan(0)", "tan"),
@@ -220,13 +234,14 @@ TABLES = (
     Description("attention(q, k, v, t, d)",
                 "softmax of q · k / √d over the key t, times v: attention with queries, keys, "
                 "values", "attention(x, x, x, t, d)"),
-    Description("einsum(subscripts, x, … [, combine := f] [, reduce := g])",
+    Description("einsum(subscripts, x, … [, combine := f] [, reduce := g] [, sharded := true])",
                 "the Einstein sum of tensors with f in place of the product and g in place of the "
-                "sum", "einsum('ij,kj->ik', x, x)"),
+                "sum; sharded labels carry mesh axes", "einsum('ij,kj->ik', x, x)"),
     Description("elements(tiles)", "the tensor of a relation of tiles",
                 "elements((SELECT * FROM tiles(x, 1, 1)))"),
     Description("generate_series([start,] end [, step])",
-                "the integers from start, or 0, to end", "generate_series(0, 2) AS r(i)"),
+                "the integers from start, or 0, to end; a step other than 1 runs in DuckDB",
+                "generate_series(0, 2) AS r(i)"),
     Description("gradient(loss, x)", "the derivative of a query without keys by every element of x",
                 "gradient((SELECT SUM(val * val) AS val FROM x), x)"),
     Description("layer_norm(x, axis [, eps])",
@@ -234,7 +249,8 @@ TABLES = (
     Description("log_softmax(x, axis)", "the logarithm of softmax(x, axis), without overflow",
                 "log_softmax(x, d)"),
     Description("range([start,] end [, step])",
-                "the integers from start, or 0, below end", "range(3) AS r(i)"),
+                "the integers from start, or 0, below end; a step other than 1 runs in DuckDB",
+                "range(3) AS r(i)"),
     Description("read_tensor(file [, name])", "the tensor of a file, or one of its tensors",
                 "read_tensor('examples/data/karate.npy') AS e(i, j)"),
     Description("rms_norm(x, axis [, eps])", "x / √(mean of x² + eps) along a key",
