@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 _NOT_IN_FROM = re.compile(r'Referenced table "(.+?)" not found')
-_NO_COLUMN = re.compile(
-    r'Referenced column ".+?"|Table "(?P<table>.+?)" does not have a column named'
-)
+_NO_COLUMN = re.compile(r'Referenced column ".+?"|"(?P<table>[^"]+)" does not have a column named')
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 
 
