@@ -108,7 +108,7 @@ def connect(
             connection.
     """
     from einsql.core.settings import RANKS, default_settings, reset_settings
-    from einsql.session.statements.settings import checked_settings
+    from einsql.session.setting_statements import checked_settings
 
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")

@@ -284,7 +284,7 @@ def _check_changeable(settings: Settings, name: str) -> None:
 def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     """The settings after SET name = value.
 
-    Only the text is checked here. `session.statements.settings` checks that strategies and rules
+    Only the text is checked here. `session.setting_statements` checks that strategies and rules
     exist, and reads plan files.
 
     Raises:

@@ -14,8 +14,8 @@ from einsql.core.lazy_module import LazyModule, lazy_modules
 from einsql.core.records import dataclass
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.planner.queries import query_binder
-from einsql.session import statements
-from einsql.session.statements import ddl, settings
+from einsql.session import setting_statements, statements
+from einsql.session.statements import ddl
 from einsql.session.statements.target import changes_tables
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.positions import unsupported
@@ -163,7 +163,7 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
         case st.Copy():
             return _copy(ctx, statement, text)
         case st.Set():
-            settings.change_setting(ctx, statement, text)
+            setting_statements.change_setting(ctx, statement, text)
         case st.Calibrate():
             return Listing(
                 ("name", "value", "unit"), _calibrate(ctx), ("VARCHAR", "DOUBLE", "VARCHAR")
@@ -250,17 +250,17 @@ def _show_name(ctx: Context, name: str, text: str, refusal: errors.Error) -> Out
     if ctx.store.get(name) is not None:
         return Listing(*ddl.show(ctx, st.Show("describe", name)))
     known = name.lower()
-    if known in settings.SHOWN_SETTINGS and (
+    if known in setting_statements.SHOWN_SETTINGS and (
         ctx.settings.fallback == "off" or not ctx.duck.has(name)
     ):
-        return Listing((known,), [(settings.setting(ctx, known),)])
+        return Listing((known,), [(setting_statements.setting(ctx, known),)])
     try:
         return _foreign(ctx, text, refusal)
     except errors.UnknownHere:
         names = (
             *ctx.store.objects,
             *(table for table, _ in ctx.duck.tables()),
-            *settings.SHOWN_SETTINGS,
+            *setting_statements.SHOWN_SETTINGS,
         )
         meant = errors.nearest(name, names)
         lists = "SHOW TABLES lists tensors and tables, and SHOW SETTINGS lists settings."

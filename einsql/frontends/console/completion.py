@@ -13,7 +13,7 @@ from einsql.errors import Error
 from einsql.frontends.console import objects
 from einsql.frontends.console.commands.registry import COMMANDS
 from einsql.frontends.console.words import FUNCTIONS, KEYWORDS, TABLE_FUNCTIONS, statement_at
-from einsql.session.statements.settings import setting
+from einsql.session.setting_statements import setting
 from einsql.sql.functions.descriptions import AGGREGATES, SCALARS, TABLES
 from einsql.sql.parser.explain_options import FORMS, OPTIONS
 from einsql.sql.parser.syntax import LEVELS

@@ -18,7 +18,7 @@ from einsql.ir.partition import OnMesh
 from einsql.planner.queries import query_binder
 from einsql.planner.stored_inputs import stored_input
 from einsql.planner.stored_macros import of_variable, refuse_to_store
-from einsql.session.statements.settings import SHOWN_SETTINGS, setting
+from einsql.session.setting_statements import SHOWN_SETTINGS, setting
 from einsql.session.statements.target import taken_by
 from einsql.sql.binder.state_binder import StateBinder
 from einsql.sql.laws.state_laws import check_laws
