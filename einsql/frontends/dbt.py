@@ -23,7 +23,9 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt-duckdb has no types
 
     def initialize(self, plugin_config: dict[str, Any]) -> None:
         """Reads the options of the profile."""
-        unknown = sorted(set(plugin_config) - OPTIONS)
+        # dbt-duckdb adds DuckDB's settings of the profile to the options of each plugin.
+        of_duckdb = (self.creds.settings if self.creds else None) or {}
+        unknown = sorted(set(plugin_config) - OPTIONS - set(of_duckdb))
         if unknown:
             raise InterfaceError(
                 f"The plugin einsql of dbt has no option {unknown[0]}",
@@ -55,6 +57,6 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt-duckdb has no types
 
 
 def _is_setting(setting: tuple[object, object]) -> bool:
-    name, given = setting
-    is_plain = isinstance(given, str | int | float) and "'" not in str(given)
+    name, text = setting
+    is_plain = isinstance(text, str | int | float) and "'" not in str(text)
     return isinstance(name, str) and name.isidentifier() and is_plain

@@ -24,17 +24,11 @@ from einsql.storage import files
 
 if TYPE_CHECKING:
     from einsql.hybrid import duckdb_statements
-    from einsql.kernels import cuda
-    from einsql.optimizer import decomposition
-    from einsql.planner import plan_files
     from einsql.planner.context import Context
     from einsql.session.statements import backup, calibrate, explain, export_plan, loop
     from einsql.sql.parameters.runtime_inputs import ParameterUse
 else:  # imported by the statements that need them
     duckdb_statements = LazyModule("einsql.hybrid.duckdb_statements")
-    cuda = LazyModule("einsql.kernels.cuda")
-    decomposition = LazyModule("einsql.optimizer.decomposition")
-    plan_files = LazyModule("einsql.planner.plan_files")
     backup, calibrate, explain, export_plan, loop = lazy_modules(
         "einsql.session.statements", "backup", "calibrate", "explain", "export_plan", "loop"
     )

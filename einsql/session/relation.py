@@ -205,8 +205,8 @@ class Relation(Fetched):
 
     def aggregate(self, expressions: str | Sequence[str], group: str = "") -> Relation:
         """Returns aggregates, by the columns among the expressions or by a GROUP BY list."""
-        given = [expressions] if isinstance(expressions, str) else expressions
-        listed = ", ".join(map(piece, given))
+        texts = [expressions] if isinstance(expressions, str) else expressions
+        listed = ", ".join(map(piece, texts))
         return self._over("SELECT {1} FROM {0} GROUP BY {2}", listed, piece(group.strip() or "ALL"))
 
     def order(self, by: str) -> Relation:
@@ -356,8 +356,8 @@ class Relation(Fetched):
         if source.parameters and any("?" in part or "$" in part for part in parts):
             raise InterfaceError("Parameters of a relation are given to `sql`, not to its methods")
         text = form.format(as_item(source.text, self.alias), *parts)
-        made = Source(text, source.captured, source.parameters)
-        return self._made(made, self._named, sys._getframe(2))
+        query = Source(text, source.captured, source.parameters)
+        return self._made(query, self._named, sys._getframe(2))
 
     def _within(self, name: str, sql: str, frame: FrameType) -> Relation:
         source, query = self._source, sql.lstrip()

@@ -10,6 +10,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+import einsql
+
 pytest.importorskip("dbt.adapters.duckdb", reason="the plugin is of dbt-duckdb")
 
 FILES = {
@@ -22,6 +24,7 @@ shop:
       type: duckdb
       path: shop.duckdb
       threads: 2
+      settings: {preserve_insertion_order: true}
       plugins:
         - module: einsql.frontends.dbt
           config: {settings: {memory_limit: 1GB}}
@@ -72,3 +75,14 @@ def test_a_mistake_in_a_query_is_shown_at_its_place(project: Path) -> None:
     done = build(project)
     assert done.returncode == 1
     assert "LINE 1: SELECT nme FROM rating" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"setting": {}}, {"settings": 0}, {"settings": {"sites": None}}, {"settings": {"a; b": 1}}],
+)
+def test_options_of_a_profile_are_checked(options: dict[str, object]) -> None:
+    from einsql.frontends.dbt import Plugin
+
+    with pytest.raises(einsql.InterfaceError):
+        Plugin("einsql", options)

@@ -137,3 +137,16 @@ def test_columns_without_a_table_beside_aggregates_of_duckdb(
         for wrong in ("val", "j"):
             with pytest.raises(einsql.ProgrammingError, match="GROUP BY"):
                 con.execute(f"SELECT i, {wrong}, {text} FROM x GROUP BY i")
+
+
+def test_a_key_that_is_a_text_of_a_table_keeps_the_dependency() -> None:
+    sql = "FROM b JOIN titles t ON t.id = b.i GROUP BY"
+    with einsql.connect() as con:
+        con.register("b", np.array([10.0, 20.0]), dims=("i",))
+        con.execute(
+            "CREATE TABLE titles AS FROM (VALUES (0, 'a'), (1, 'b'), (1, 'c')) t(id, title)"
+        )
+        rows = con.execute(f"SELECT t.title, b.val {sql} b.i, t.title ORDER BY ALL").fetchall()
+        assert rows == [("a", 10.0), ("b", 20.0), ("c", 20.0)]
+        with pytest.raises(einsql.ProgrammingError, match="GROUP BY"):
+            con.execute(f"SELECT t.title, b.val {sql} t.title")

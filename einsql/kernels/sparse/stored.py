@@ -386,7 +386,7 @@ def without_constant_keys(node: EinSum, run: Runner) -> Runner:
             return {name: array.reshape(shape) for name, array in computed.items()}
         structure = reshaped(few.taken(), shape)
         values = {name: few.taken(name).values for name in few.names if name != PRESENT}
-        return Elements(structure, values, few.fills)  # type: ignore[return-value] # see `may_be_sparse`
+        return Elements(structure, values, few.fills)  # type: ignore[return-value] # announced by `may_be_sparse`
 
     return without
 

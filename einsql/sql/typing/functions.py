@@ -187,10 +187,10 @@ def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:
     power = math.pow(10, abs(n)) if abs(n) < 309 else math.inf
     unit = Typed(Const(power, DType.DOUBLE), DType.DOUBLE)
     if 0 < n <= _EXACT_POWER:
-        whole = apply("scaled_round", [x, unit], True)
+        rounded = apply("scaled_round", [x, unit], True)
     else:
-        whole = apply("round", [apply("mul" if n > 0 else "div", [x, unit], True)], True)
-    rescaled = apply("div" if n > 0 else "mul", [whole, unit], True)
+        rounded = apply("round", [apply("mul" if n > 0 else "div", [x, unit], True)], True)
+    rescaled = apply("div" if n > 0 else "mul", [rounded, unit], True)
     nothing = Typed(Const(0.0, DType.DOUBLE), DType.DOUBLE)
     is_x = n > 0 or math.isfinite(power)
     far = x if is_x else choose(apply("isfinite", [x], True).value, nothing, x, x.type)
