@@ -13,6 +13,7 @@ from scipy import sparse
 
 import einsql
 from einsql.kernels import registry
+from einsql.kernels.sparse.visits import Route, Visit, points_of
 
 ROWS, COLUMNS, WIDTH = 11, 14, 3
 
@@ -175,3 +176,11 @@ def test_the_memory_limit_holds_for_products() -> None:
     con.execute("SET memory_limit = '4GB'")
     product = con.execute(sql).fetch_scipy()
     assert (product.nnz, product.max()) == (n * n, each)
+
+
+def test_points_of_long_rows_are_counted_beyond_int32() -> None:
+    visits = Visit(0, "j", ("i",), False), Visit(1, "i", ("k",), False)
+    counts = np.array([70_000, 3], np.int32)
+    stored = int(counts.sum())
+    points = points_of(Route("j", visits), {0: stored, 1: stored}, lambda *_: counts)
+    assert points == stored + 70_000**2 + 3**2

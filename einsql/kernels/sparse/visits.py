@@ -195,7 +195,8 @@ def points_of(route: Route, stored: Mapping[int, int], counts: Counts) -> float:
     points = total = float(stored[first.number])
     for v in later:
         if v.rows in (first.rows, *first.columns):
-            pairs = float(np.dot(counts(first.number, v.rows), counts(v.number, v.rows)))
+            each = counts(first.number, v.rows).astype(np.float64)  # int32 products overflow
+            pairs = float(np.dot(each, counts(v.number, v.rows)))
             points *= pairs / max(1, stored[first.number])
         else:
             points *= stored[v.number] / max(1, len(counts(v.number, v.rows)))
