@@ -426,12 +426,18 @@ def _codes(values: np.ndarray, greatest: bool) -> np.ndarray:
     """Integers in ascending order from the best value to the worst one, equal for equal values."""
     if values.dtype.kind == "f":
         size = max(4, values.itemsize)
-        floats = np.where(np.isnan(values), np.nan, values + 0).astype(f"f{size}")
+        floats = np.add(values, 0, dtype=f"f{size}")  # -0 becomes 0
+        unknown = np.isnan(floats)
+        if unknown.any():
+            floats[unknown] = np.nan
         bits = floats.view(f"i{size}")
-        codes = np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits).astype(np.int64)
+        below = bits >> (8 * size - 1)  # all bits of negative numbers
+        below &= np.iinfo(bits.dtype).max
+        bits ^= below
+        codes = bits.astype(np.int64, copy=False)
     else:
         codes = values.astype(np.int64)
-    return ~codes if greatest else codes
+    return np.invert(codes, out=codes) if greatest else codes
 
 
 def _leading(group: np.ndarray, codes: np.ndarray, wanted: int) -> np.ndarray | slice:
