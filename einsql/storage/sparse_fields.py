@@ -160,17 +160,18 @@ class SparseFields(RemoteFields, Sparse):
     def count(self, *terms: Term) -> int:
         """See `Fields.count`."""
         matrix = self.taken()
-        met = np.ones(matrix.stored, np.bool_)
-        rest = True
+        met: np.ndarray | None = None
+        every = rest = True
         for term in terms:
             if term.name == PRESENT:
-                met &= term.holds
+                every = every and term.holds
                 rest = rest and (not self.filled) != term.holds
                 continue
-            met &= (self.taken(term.name).values > term.above) == term.holds
+            holds = (self.taken(term.name).values > term.above) == term.holds
+            met = holds if met is None else met & holds
             rest = rest and bool(self.fill(term.name) > term.above) == term.holds
-        unstored = matrix.size - matrix.stored
-        return int(np.count_nonzero(met)) + (unstored if rest else 0)
+        stored = matrix.stored if met is None else int(np.count_nonzero(met))
+        return (stored if every else 0) + (matrix.size - matrix.stored if rest else 0)
 
     def __iter__(self) -> Iterator[str]:
         yield self.name

@@ -65,8 +65,9 @@ class Compressed:
         columns = self.columns[start:stop]
         if len(self.extents) == 1:
             return (columns,)
-        first = int(np.searchsorted(self.starts, start, side="right")) - 1
-        last = int(np.searchsorted(self.starts, stop, side="left"))
+        ends = np.array([start, stop], self.starts.dtype)  # another type would copy the starts
+        first = int(np.searchsorted(self.starts, ends[0], side="right")) - 1
+        last = int(np.searchsorted(self.starts, ends[1], side="left"))
         counts = np.diff(self.starts[first : last + 1].clip(start, stop))
         rows = np.repeat(np.arange(first, last), counts)
         return (rows, *places_of(columns, self.extents[1:]))

@@ -11,7 +11,7 @@ product of two (`structures.py`). Its elements are found by marks (`row_loops.py
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
@@ -35,7 +35,7 @@ from einsql.ir.einsum.graph import (
     subexpressions,
 )
 from einsql.ir.einsum.partial_states import merges
-from einsql.kernels.kernel import Arrays, Tick
+from einsql.kernels.kernel import Arrays, Tick, no_progress
 from einsql.kernels.loops.generated import Groups, Table, ends_of
 from einsql.kernels.runtime import thread_pool, thread_team
 from einsql.kernels.sparse.route_loops import (
@@ -294,7 +294,7 @@ def _sparse(structure: Compressed, computed: dict[str, np.ndarray], is_ordered: 
     values = computed
     if not there.all():
         starts, (columns, *arrays) = selected(
-            there, structure.starts, structure.columns, *computed.values()
+            there, structure.starts, structure.columns, *computed.values(), run=_on_threads
         )
         structure = Compressed(structure.extents, starts, columns, columns)
         values = dict(zip(computed, arrays, strict=True))
@@ -302,3 +302,7 @@ def _sparse(structure: Compressed, computed: dict[str, np.ndarray], is_ordered: 
         return Elements(structure, values)
     ordered, _ = sorted_matrix(structure.extents, structure.rows, structure.columns)
     return Elements(ordered, {name: a[ordered.values] for name, a in values.items()})
+
+
+def _on_threads(work: Callable[[int], None], numbers: Sequence[int]) -> None:
+    thread_pool.run(work, numbers, len(numbers), no_progress)

@@ -216,8 +216,9 @@ def blocks_of_rows(matrix: Compressed) -> Iterator[slice]:
     """Yields consecutive rows with at most BLOCK elements, or a single row with more."""
     rows, start = matrix.shape[0], 0
     while start < rows:
-        limit = int(matrix.starts[start]) + BLOCK
-        stop = int(np.searchsorted(matrix.starts, limit, side="right")) - 1
+        limit = min(int(matrix.starts[start]) + BLOCK, matrix.stored)
+        typed = matrix.starts.dtype.type(limit)  # another type would copy the starts
+        stop = int(np.searchsorted(matrix.starts, typed, side="right")) - 1
         stop = min(rows, max(start + 1, stop))
         yield slice(start, stop)
         start = stop

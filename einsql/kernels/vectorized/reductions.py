@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from einsql.core.bfloat16 import stored
+from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Output
@@ -48,7 +49,9 @@ def start_of(output: Output) -> Any:
 
 def starting(output: Output, shape: tuple[int, ...]) -> np.ndarray:
     """The stored array of an output without points."""
-    return stored(np.full(shape, start_of(output), output.dtype.carrier), output.dtype)
+    values = empty(shape, output.dtype.carrier)
+    values.fill(start_of(output))
+    return stored(values, output.dtype)
 
 
 class Accumulator(Protocol):
