@@ -434,10 +434,12 @@ def _codes(values: np.ndarray, greatest: bool) -> np.ndarray:
         below = bits >> (8 * size - 1)  # all bits of negative numbers
         below &= np.iinfo(bits.dtype).max
         bits ^= below
-        codes = bits.astype(np.int64, copy=False)
+        codes: np.ndarray = bits.astype(np.int64, copy=False)
     else:
         codes = values.astype(np.int64)
-    return np.invert(codes, out=codes) if greatest else codes
+    if greatest:
+        np.invert(codes, out=codes)
+    return codes
 
 
 def _leading(group: np.ndarray, codes: np.ndarray, wanted: int) -> np.ndarray | slice:
