@@ -121,6 +121,18 @@ class SparseFields(RemoteFields, Sparse):
         (name, first), *more = values.items()
         return SparseFields(self.matrix.of(first), self.turned, fills, name, more=dict(more))
 
+    def with_elements(
+        self, structure: Compressed, values: Mapping[str, np.ndarray], rows: np.ndarray
+    ) -> SparseFields:
+        """Returns the fields after a change of some elements.
+
+        Args:
+            structure: The positions of all elements, in key order; its values are not used.
+            values: The values of each field.
+            rows: The positions of the first key with changes, increasing.
+        """
+        return stored_fields(structure, values, self.fills)
+
     def in_key_order(self) -> SparseFields:
         """Returns the fields by rows of the first key, with increasing columns."""
         matrix = self.taken()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -170,7 +171,8 @@ def with_cells(
         structure = fields.matrix
         if not here.all():
             structure, columns = _merged(fields, columns, cells[~here], values, ~here)
-    new_fields = stored_fields(structure, columns, fields.fills)
+    rows = np.unique(cells // max(1, prod(fields.extents[1:])))
+    new_fields = fields.with_elements(structure, columns, rows)
     return tensor.with_relation(Relation(tensor.relation.schema, new_fields))
 
 

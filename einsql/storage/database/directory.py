@@ -19,8 +19,9 @@ from einsql.storage.database.merge import merged_into
 from einsql.storage.database.payload import Progress, ignore, write_newer, write_payload
 from einsql.storage.database.payload_fields import fields_in_files
 from einsql.storage.database.segment_file import SegmentFile
+from einsql.storage.database.sparse_changes import changed_blocks
 from einsql.storage.database.stored import FieldsInFiles
-from einsql.storage.database.tiles.newer_tiles import changed_tiles
+from einsql.storage.database.tiles.newer_tiles import ChangedPart, changed_tiles
 from einsql.storage.files.drafts import synchronise
 from einsql.storage.files.regular_files import open_regular
 from einsql.storage.objects import Tensor
@@ -180,9 +181,7 @@ class Directory:
         return Layout(replace(base, file=name))
 
     def write_changes(self, tensor: Tensor, version: int, pending: set[str]) -> Layout:
-        """Writes the tiles of a stored tensor that a transaction has changed.
-
-        A sparse tensor that has changed has fields without a layout, which `write` writes.
+        """Writes the tiles of a stored tensor that a transaction has changed, or its blocks.
 
         Args:
             tensor: The tensor, whose fields have a layout.
@@ -196,16 +195,24 @@ class Directory:
             OperationalError: A segment is damaged, or cannot be written.
         """
         fields, schema = _stored(tensor), tensor.relation.schema
-        if fields.needs_base:
-            return self.write(tensor, version, pending)
-        change = changed_tiles(fields)
-        if change is None:
+        if not len(fields.dirty):
             return fields.layout
+        is_sparse = fields.layout.base.format == CSR
+        change: ChangedPart | None = (
+            changed_blocks(fields, schema) if is_sparse else changed_tiles(fields, schema)
+        )
+        if change is None:
+            return self.write(tensor, version, pending)
         with self._new_file(tensor, version, pending) as (file, name):
-            segment, starts = write_newer(
-                file, replace(change.segment, file=name), schema, change.boxes, change.pieces
+            segment = write_newer(
+                file,
+                replace(change.segment, file=name),
+                change.schema,
+                change.boxes,
+                change.sizes,
+                change.pieces,
             )
-        return change.applied(fields.layout, segment, starts)
+        return change.applied(fields.layout, segment)
 
     @contextmanager
     def _new_file(

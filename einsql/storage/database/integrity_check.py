@@ -13,9 +13,10 @@ from einsql.core.records import dataclass
 from einsql.core.schema import Schema
 from einsql.errors import OperationalError
 from einsql.storage.database.checks import checksums
-from einsql.storage.database.layout import Part, Segment
+from einsql.storage.database.layout import CSR, Part, Segment
 from einsql.storage.database.payload import frame_of
 from einsql.storage.database.segment_file import SegmentFile
+from einsql.storage.database.sparse_blocks import rows_text, spans_in
 from einsql.storage.database.stored import FieldsInFiles
 from einsql.storage.database.tiles.tile_grid import TileGrid
 from einsql.storage.objects import Damaged, Definition, Object, Tensor, bare_name, kind_of
@@ -112,8 +113,14 @@ def _of_definition(item: Definition) -> Iterator[Finding]:
 
 def _of_segments(stored: FieldsInFiles, step: Callable[[int], None]) -> Iterator[str]:
     """The faults of the segments of a tensor, of the newest versions of its tiles."""
-    entries = stored.layout.index.entries
-    grid, base = stored.layout.grid(stored.base.schema), stored.base
+    entries, base = stored.layout.index.entries, stored.base
+    if stored.layout.base.format == CSR:
+        yield from _of_file(base, step, lambda part: _base_units(base, part, entries["tile"][:0]))
+        for number, file in stored.newer.items():
+            here = entries[entries["segment"] == number]
+            yield from _of_file(file, step, partial(_block_units, file, stored, here))
+        return
+    grid = stored.layout.grid(base.schema)
 
     def base_units(part: Part) -> list[_Unit]:
         is_full = part.shape == base.schema.shape
@@ -193,6 +200,19 @@ def _newer_units(file: SegmentFile, grid: TileGrid, entries: np.ndarray, part: P
             start * itemsize, start * itemsize + size, row, tile, partial(file.keys_in, grid, tile)
         )
         for (tile, start, _, row), size in zip(entries.tolist(), sizes, strict=True)
+    ]
+
+
+def _block_units(
+    file: SegmentFile, stored: FieldsInFiles, entries: np.ndarray, part: Part
+) -> list[_Unit]:
+    key = stored.schema.keys[0]
+    spans = spans_in(part.name, stored.schema, entries) * file.itemsize(part)
+    return [
+        _Unit(lo, hi, int(row), int(row), partial(rows_text, key, int(begin), int(end)))
+        for (lo, hi), begin, end, row in zip(
+            spans.tolist(), entries["tile"], entries["end"], entries["row"], strict=True
+        )
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
@@ -51,7 +51,8 @@ class Segment:
         tile: The extents of its tiles, without those that the end of an axis shortens; None in
             format 1 and in CSR, which have one row and a checksum for each MiB of a field.
         number: The number by which the tile index names it; 0 is the base segment.
-        format: `DENSE` or `CSR`.
+        format: `DENSE` or `CSR`. A newer CSR segment has a row and a checksum of each array for
+            each block.
         fill: The value of the keys that a CSR segment does not store, or one for each value of the
             tensor if they differ; None if these keys are absent.
         statistics: The offset of the statistics, a `tile_statistics.RECORD` for each field of each
@@ -105,13 +106,14 @@ class Segment:
         return self.count // max(1, len(self.parts))
 
     def sums_of(self, part: Part, sums: np.ndarray) -> np.ndarray:
-        """The checksums of a field, by row; in format 1 from its first one on.
+        """The checksums of a field, by row; of MiBs from its first one on.
 
         Args:
             part: The field.
             sums: All checksums of the file.
         """
-        return sums[part.first :] if self.tile is None else sums[part.first :: len(self.parts)]
+        by_row = self.tile is not None or self.number
+        return sums[part.first :: len(self.parts)] if by_row else sums[part.first :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +124,13 @@ class Layout:
         base: The segment with all tiles.
         newer: The segments with the newest versions of some tiles.
         index: The place of each of these tiles.
+        stored: The number of stored elements of a sparse tensor with newer blocks; else None.
     """
 
     base: Segment
     newer: tuple[Segment, ...] = ()
     index: TileIndex = field(default_factory=TileIndex)
+    stored: int | None = None
 
     def grid(self, schema: Schema) -> TileGrid | None:
         """The tiles of the tensor, which newer tiles follow; None in format 1 and in CSR.
@@ -145,6 +149,8 @@ class Layout:
 
     def is_uniform(self, schema: Schema) -> bool:
         """Whether newer tiles can replace those of the base segment in a copy of its file."""
+        if self.base.format == CSR:
+            return False
         names = tuple(f.name for f in schema.fields)
         every = (tuple(p.name for p in s.parts) for s in (self.base, *self.newer))
         full = all(p.shape == schema.shape for p in self.base.parts)
@@ -169,22 +175,32 @@ class Layout:
         """The layout as JSON values, without the tile index, of which it has the checksum."""
         newer = [s.description() for s in self.newer]
         more = {"newer": newer, "index": self.index.checksum} if newer else {}
-        return {**self.base.description(), **more}
+        stored = {} if self.stored is None else {"stored": self.stored}
+        return {**self.base.description(), **more, **stored}
 
     @classmethod
-    def read(cls, description: Mapping[str, Any], chunks: Mapping[int, bytes]) -> Layout:
+    def read(
+        cls, description: Mapping[str, Any], chunks: Mapping[int, bytes], extents: Sequence[int]
+    ) -> Layout:
         """The layout from JSON values and the chunks of its tile index.
+
+        Args:
+            description: The JSON values.
+            chunks: The chunks.
+            extents: The number of values of each key.
 
         Raises:
             ValueError: The index is damaged.
         """
         rest = {**description}
         newer = tuple(Segment.read(s) for s in rest.pop("newer", ()))
-        checksum = rest.pop("index", 0)
-        index = TileIndex.read(chunks)
+        checksum, stored = rest.pop("index", 0), rest.pop("stored", None)
+        base = Segment.read(rest)
+        of_blocks = base.format == CSR and len(extents) > 0
+        index = (TileIndex.of_blocks(extents[0]) if of_blocks else TileIndex()).read(chunks)
         if index.checksum != checksum:
             raise ValueError("the checksum of its tile index is wrong")
-        return cls(Segment.read(rest), newer, index)
+        return cls(base, newer, index, stored)
 
 
 def widest(schema: Schema) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from einsql.core.schema import Schema
 from einsql.storage.database.directory import is_payload
 from einsql.storage.database.layout import CSR, DENSE, Layout, Segment, schema_in
+from einsql.storage.database.sparse_blocks import COLUMNS, STARTS, starts_in
 from einsql.storage.database.sparse_payload import arrays_in
 from einsql.storage.database.tiles.tile_statistics import RECORD
 from einsql.storage.database.units import stored_shape, units_of
@@ -59,17 +60,24 @@ def checked_layout(
         TypeError: An entry has another type.
         KeyError: An entry is missing.
     """
-    layout = Layout.read(description, chunks)
+    layout = Layout.read(description, chunks, schema.shape)
     segments = (layout.base, *layout.newer)
     for segment in segments:
         _check_types(segment)
-    if layout.base.format == CSR:
-        schema = arrays_in(layout.base, schema)
+    is_sparse = layout.base.format == CSR
+    arrays = arrays_in(layout.base, schema) if is_sparse else schema
     for segment in segments:
         if not is_payload(segment.file):
             raise ValueError(f"{segment.file!r} is no payload's name")
-        if not layout.newer and [p.name for p in segment.parts] != [f.name for f in schema.fields]:
+        if not layout.newer and [p.name for p in segment.parts] != [f.name for f in arrays.fields]:
             raise ValueError("the payload has other fields")
+    numbers = [s.number for s in layout.newer]
+    if layout.base.number or len({*numbers, 0}) <= len(numbers):
+        raise ValueError("its newer tiles do not fit the payload")
+    if is_sparse:
+        _check_base(layout.base, arrays)
+        _check_blocks(layout, schema)
+        return layout
     _check_base(layout.base, schema_in(layout.base, schema) if layout.newer else schema)
     if layout.newer or len(layout.index.entries):
         _check_newer(layout, schema)
@@ -131,7 +139,7 @@ def _check_newer(layout: Layout, schema: Schema) -> None:
     base, entries = layout.base, layout.index.entries
     numbers = [s.number for s in layout.newer]
     grid = layout.grid(schema)
-    if base.format == CSR or grid is None or len({*numbers, 0}) <= len(numbers):
+    if grid is None:
         raise ValueError("its newer tiles do not fit the payload")
     _check_tile(grid.tile, schema.shape)
     is_full = all(p.shape == schema.shape for p in base.parts)
@@ -148,4 +156,31 @@ def _check_newer(layout: Layout, schema: Schema) -> None:
         wrong = (entries["start"] < 0) | (entries["row"] >= segment.rows) | (ends > prod(total))
         firsts = [p.first for p in segment.parts]
         if len(total) != 1 or firsts != list(range(len(firsts))) or (wrong & here).any():
+            raise ValueError("its tile index leaves a payload")
+
+
+def _check_blocks(layout: Layout, schema: Schema) -> None:
+    """Refuses newer blocks of a sparse tensor that overlap, or that are outside of their files."""
+    entries, sparse = layout.index.entries, layout.newer
+    if not sparse and not len(entries) and layout.stored is None:
+        return
+    whole(layout.stored)
+    if not sparse or any(s.format != CSR or s.tile is not None for s in sparse):
+        raise ValueError("its newer tiles do not fit the payload")
+    lo, hi = entries["tile"], entries["end"]
+    bounds = np.stack([lo, hi], axis=-1).reshape(-1)
+    within = len(bounds) > 0 and bounds[0] >= 0 and bounds[-1] <= schema.shape[0]
+    apart = (hi > lo).all() and (np.diff(bounds) >= 0).all()
+    if not (within and apart and np.isin(entries["segment"], [s.number for s in sparse]).all()):
+        raise ValueError("its tile index names other tiles")
+    for segment in sparse:
+        arrays = arrays_in(segment, schema)
+        sizes = {p.name: prod(p.shape) for p in segment.parts}
+        _check_places(segment, segment.rows * len(sizes), arrays)
+        here = entries[entries["segment"] == segment.number]
+        starts = here["offset"] + starts_in(schema, here["tile"], here["end"])
+        wrong = (here["start"] < 0) | (here["stop"] < here["start"]) | (here["offset"] < 0)
+        wrong |= (here["stop"] > sizes[COLUMNS]) | (starts > sizes[STARTS])
+        firsts = [p.first for p in segment.parts]
+        if firsts != list(range(len(firsts))) or (wrong | (here["row"] >= segment.rows)).any():
             raise ValueError("its tile index leaves a payload")

@@ -7,8 +7,9 @@ A field is a column of fixed-shape tensors, or of lists where its tiles have sev
 the elements of adjacent tiles adjoin, and a base segment has those of a field in C order. The
 catalog contains the offsets of the elements, so that reading needs no Arrow.
 
-A sparse tensor is one row of format CSR. Its columns have a list for each array of the matrix, and
-its checksums are those of each MiB of each array.
+The base segment of a sparse tensor is one row of format CSR. Its columns have a list for each array
+of the matrix, and its checksums are those of each MiB of each array. A newer segment has a row for
+each block, with a checksum of each array.
 """
 
 from __future__ import annotations
@@ -72,16 +73,18 @@ class _Rows:
         boxes: The positions of their tiles: int64 (rows, keys, 2).
         sizes: The number of elements of each row by field: int64 (rows,).
         format: `DENSE` or `CSR`.
+        is_chunked: Whether each MiB of a field has a checksum, and not each row.
     """
 
     boxes: np.ndarray
     sizes: Mapping[str, np.ndarray]
     format: str = DENSE
+    is_chunked: bool = False
 
     def units(self, name: str, itemsize: int) -> list[int]:
         """The bytes of each part of a field that has a checksum."""
         nbytes: list[int] = (self.sizes[name] * itemsize).tolist()
-        if self.format == DENSE:
+        if not self.is_chunked:
             return nbytes
         return [min(CHUNK, size - at) for size in nbytes for at in range(0, size, CHUNK)]
 
@@ -153,7 +156,7 @@ def write_csr(
     """
     boxes = np.array([[(0, k.extent) for k in schema.keys]], np.int64)
     sizes = {f.name: np.array([len(arrays[f.name])]) for f in schema.fields}
-    rows = _Rows(boxes, sizes, CSR)
+    rows = _Rows(boxes, sizes, CSR, is_chunked=True)
     parts, count = list[Part](), 0
     for f in schema.fields:
         parts.append(Part(f.name, 0, arrays[f.name].shape, count))
@@ -168,29 +171,26 @@ def write_newer(
     segment: Segment,
     schema: Schema,
     boxes: np.ndarray,
+    sizes: Mapping[str, np.ndarray],
     tiles: Callable[[str], Iterator[np.ndarray]],
-) -> tuple[Segment, np.ndarray]:
-    """Writes newer versions of some tiles as a segment.
+) -> Segment:
+    """Writes newer versions of some tiles, or of blocks of a sparse tensor, as a segment.
 
     Args:
         file: An empty file, open for writing and reading.
-        segment: The name, tile and number of the segment.
-        schema: Keys and fields.
+        segment: The name, tile, format and number of the segment.
+        schema: Keys and fields, or the arrays of blocks.
         boxes: The positions of the tiles: int64 (tiles, keys, 2).
+        sizes: The number of elements of each tile by field.
         tiles: Returns a field's elements of each tile, contiguous.
-
-    Returns:
-        The segment, and the number of elements before each tile.
 
     Raises:
         OSError: The disk is full, or the file cannot be written.
     """
-    sizes = (boxes[:, :, 1] - boxes[:, :, 0]).prod(axis=1, dtype=np.int64)
     names = [f.name for f in schema.fields]
-    total = (int(sizes.sum()),)
     segment = replace(
         segment,
-        parts=tuple(Part(name, 0, total, n) for n, name in enumerate(names)),
+        parts=tuple(Part(name, 0, (int(sizes[name].sum()),), n) for n, name in enumerate(names)),
         count=len(boxes) * len(names),
     )
     flags = list(tiles(PRESENT)) if schema.has(PRESENT) else [None] * len(boxes)
@@ -200,9 +200,7 @@ def write_newer(
         for a, present in zip(tiles(name), flags, strict=True)
         for slab in _slabs({name: a}, present)
     )
-    rows = _Rows(boxes, dict.fromkeys(names, sizes))
-    written = _written(file, segment, schema, rows, slabs, ignore)
-    return written, np.cumsum(sizes) - sizes
+    return _written(file, segment, schema, _Rows(boxes, sizes, segment.format), slabs, ignore)
 
 
 def _written(
@@ -254,8 +252,8 @@ def _written(
 
 
 def _by_row(rows: _Rows, of_fields: Sequence[np.ndarray]) -> np.ndarray:
-    """The entries of all fields: in dense rows of each field in turn."""
-    if rows.format == DENSE:
+    """The entries of all fields: of rows of each field in turn, of MiBs field by field."""
+    if not rows.is_chunked:
         return np.stack(of_fields, axis=-1).reshape(-1)
     return np.concatenate(of_fields)
 

@@ -20,8 +20,9 @@ Open = Callable[[Segment, Schema], SegmentFile]
 def fields_in_files(layout: Layout, schema: Schema, segment: Open) -> FieldsInFiles:
     """The fields of a tensor's segments; no file is opened."""
     if layout.base.format == CSR:
-        arrays = sparse_payload.arrays_in(layout.base, schema)
-        return StoredSparseFields(layout, schema, segment(layout.base, arrays))
+        base = segment(layout.base, sparse_payload.arrays_in(layout.base, schema))
+        newer = {s.number: segment(s, sparse_payload.arrays_in(s, schema)) for s in layout.newer}
+        return StoredSparseFields(layout, schema, base, newer)
     newer = {s.number: segment(s, schema_in(s, schema)) for s in layout.newer}
     base = segment(layout.base, schema_in(layout.base, schema))
     return StoredFields(layout, schema, base, newer)

@@ -20,7 +20,7 @@ from einsql.storage.objects import Definition, Object, Tensor
 if TYPE_CHECKING:
     import duckdb
 
-FORMAT = 3
+FORMAT = 4
 """Format number of the catalog and of segments; a new number needs a migration."""
 _INDEXED = 2
 """The first format with a tile index."""

@@ -1,33 +1,40 @@
 """Sparse tensors in segments: the starts of rows, the columns and the values are columns.
 
-A segment has them as the parts of its only row (`payload.write_csr`), and its description in the
-catalog says that they are a sparse matrix (`Segment.format`).
+A base segment has them as the parts of its only row (`payload.write_csr`), and its description in
+the catalog says that they are a sparse matrix (`Segment.format`). A newer segment has a row for
+each block (`sparse_blocks.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import IO
 
 import numpy as np
 
+from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.compressed import Compressed
 from einsql.core.sparse.matrix import Fills
 from einsql.core.sparse.numbering import index_type, matrix_shape
 from einsql.errors import InterfaceError
-from einsql.storage.database.layout import Fill, Layout, Part, Segment
+from einsql.storage.database.layout import Fill, Layout, Segment
 from einsql.storage.database.payload import Progress, write_csr
 from einsql.storage.database.segment_file import SegmentFile
+from einsql.storage.database.sparse_blocks import (
+    COLUMNS,
+    STARTS,
+    BlockReader,
+    Zone,
+    element_width,
+    stored_in,
+)
 from einsql.storage.database.stored import FieldsInFiles
 from einsql.storage.sparse_fields import SparseFields, stored_fields
 
-STARTS, COLUMNS = ".starts", ".columns"
-"""The names of the arrays of the structure; not valid names of fields."""
 
-
-def _arrays(schema: Schema, stored: int) -> Schema:
+def arrays_of(schema: Schema, stored: int) -> Schema:
     """The schema of the arrays in a segment.
 
     Args:
@@ -62,9 +69,11 @@ def arrays_in(segment: Segment, schema: Schema) -> Schema:
     columns = [prod(p.shape) for p in segment.parts if p.name == COLUMNS]
     if len(columns) != 1 or columns[0] < 0:
         raise ValueError("the payload has no columns")
-    arrays = _arrays(schema, columns[0])
+    arrays = arrays_of(schema, columns[0])
     rows, _ = matrix_shape(schema.shape)
     shapes = {f.name: (columns[0],) for f in arrays.fields} | {STARTS: (rows + 1,)}
+    if segment.number and segment.parts[0].name == STARTS:  # of some rows, as the index says
+        shapes[STARTS] = (prod(segment.parts[0].shape),)
     if [(p.name, p.shape) for p in segment.parts] != list(shapes.items()):
         raise ValueError("the payload has other arrays")
     return arrays
@@ -90,6 +99,21 @@ def _read(fill: Fill | tuple[Fill, ...], schema: Schema) -> Fills | None:
     }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """The elements of a stored tensor after changes that are not committed.
+
+    Attributes:
+        structure: The positions of the elements in key order; its values are not used.
+        values: The values of each field.
+        rows: The positions of the first key with changes, increasing.
+    """
+
+    structure: Compressed
+    values: Mapping[str, np.ndarray]
+    rows: np.ndarray
+
+
 def write(
     file: IO[bytes], name: str, schema: Schema, fields: SparseFields, tick: Progress
 ) -> Segment:
@@ -107,7 +131,7 @@ def write(
     """
     ordered = fields.in_key_order()
     matrix = ordered.taken()
-    described = Schema(schema.keys, _arrays(schema, matrix.stored).fields)
+    described = Schema(schema.keys, arrays_of(schema, matrix.stored).fields)
     index = described.dtype(STARTS).numpy
     arrays = {f.name: ordered.taken(f.name).values for f in schema.values}
     arrays[STARTS] = matrix.starts.astype(index, copy=False)
@@ -116,15 +140,28 @@ def write(
 
 
 class StoredSparseFields(SparseFields, FieldsInFiles):
-    """The fields of a sparse tensor in a segment."""
+    """The fields of a sparse tensor in segments, with changes that are not committed.
 
-    def __init__(self, layout: Layout, schema: Schema, base: SegmentFile) -> None:
-        """Describes the fields; the file is not opened.
+    The arrays of a version without newer blocks are views of its file. Those of another version are
+    copied into memory when they are first read.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        schema: Schema,
+        base: SegmentFile,
+        newer: Mapping[int, SegmentFile],
+        change: Change | None = None,
+    ) -> None:
+        """Describes the fields; no file is opened.
 
         Args:
             layout: The catalog's description.
             schema: The tensor's keys and fields.
-            base: The segment, of format CSR.
+            base: The segment with all rows, of format CSR.
+            newer: The segments with newer blocks, by number.
+            change: The elements after changes that are not committed.
         """
         first, *more = schema.values
         nothing = np.zeros(0, first.dtype.numpy)
@@ -134,51 +171,80 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
         super().__init__(unread, False, fills, first.name, more=dict.fromkeys(names, nothing))
         self.layout = layout
         self.base = base
-        self.newer = {}
-        self._parts: Mapping[str, Part] = {p.name: p for p in layout.base.parts}
+        self.newer = newer
+        self.schema = schema
+        self._change = change
+        self._reader = BlockReader(layout, schema, base, newer)
+        self._zones: list[Zone] = []
+        self._values: dict[str, np.ndarray] = {} if change is None else {**change.values}
         self._matrix: Compressed | None = None
+        if change is not None:
+            self._matrix = change.structure.of(self._values[self.name])
+            self.known_order = True
 
     @property
     def matrix(self) -> Compressed:
         """The stored elements, all of them verified by the first read."""
         if self._matrix is None:
-            arrays = [self._array(name) for name in (STARTS, COLUMNS, self.name)]
-            try:
-                self._matrix = Compressed(self.stored_extents, *arrays).checked()
-            except InterfaceError as error:
-                raise self.base.damaged(error.reason) from None
+            zones = self._reader.zones(0, self.schema.shape[0])
+            structure = self._structure(zones)
+            self._zones = zones
+            self._matrix = structure.of(self._values_of(self.name))
         return self._matrix
 
     def taken(self, name: str | None = None) -> Compressed:
         """See `SparseFields.taken`."""
         matrix = self.matrix
-        return matrix if name in (None, self.name) else matrix.of(self._array(str(name)))
+        return matrix if name in (None, self.name) else matrix.of(self._values_of(str(name)))
+
+    def _values_of(self, name: str) -> np.ndarray:
+        """The values of a field; `_zones` are known."""
+        if name not in self._values:
+            self._values[name] = self._reader.elements(name, self._zones)
+        return self._values[name]
+
+    def _structure(self, zones: Sequence[Zone]) -> Compressed:
+        """The checked structure of zones."""
+        try:
+            return self._reader.structure(zones).checked()
+        except InterfaceError as error:
+            raise self.base.damaged(error.reason) from None
 
     def local(self) -> Mapping[str, np.ndarray]:
-        """The arrays of the file, if it is mapped."""
-        return (
-            {n: self.base.array(p) for n, p in self._parts.items()} if self.base.is_mapped else {}
-        )
+        """The arrays of the base segment, if it is mapped."""
+        parts = self.layout.base.parts
+        return {p.name: self.base.array(p) for p in parts} if self.base.is_mapped else {}
 
     @property
     def stored(self) -> int:
-        """See `SparseFields.stored`; does not open the file."""
-        return prod(self._parts[COLUMNS].shape)
+        """See `SparseFields.stored`; opens no file."""
+        if self._change is not None:
+            return self._change.structure.stored
+        return stored_in(self.layout)
+
+    @property
+    def dirty(self) -> np.ndarray:
+        """The positions of the first key with changes that are not committed, increasing."""
+        return np.zeros(0, np.int64) if self._change is None else self._change.rows
 
     def nbytes(self, schema: Schema) -> int:
-        """See `Fields.nbytes`; does not open the file."""
-        return sum(prod(p.shape) * self.base.itemsize(p) for p in self._parts.values())
+        """See `Fields.nbytes`; opens no file."""
+        starts = next(p for p in self.layout.base.parts if p.name == STARTS)
+        row, element = self.base.itemsize(starts), element_width(self.base)
+        return prod(starts.shape) * row + self.stored * element
 
     def verified(self, box: np.ndarray) -> StoredSparseFields:
         """See `Fields.verified`; every element is verified."""
-        for part in self._parts.values():
-            self.base.verify(part)
+        for name in self.names:
+            self.taken(name)
         return self
 
-    def _array(self, name: str) -> np.ndarray:
-        """The elements of an array, verified."""
-        self.base.verify(self._parts[name])
-        return self.base.array(self._parts[name])
+    def with_elements(
+        self, structure: Compressed, values: Mapping[str, np.ndarray], rows: np.ndarray
+    ) -> StoredSparseFields:
+        """See `SparseFields.with_elements`; a commit writes the blocks of the rows."""
+        change = Change(structure, values, np.union1d(self.dirty, rows))
+        return StoredSparseFields(self.layout, self.schema, self.base, self.newer, change)
 
 
 def in_memory(fields: SparseFields, copied: Callable[[np.ndarray], np.ndarray]) -> SparseFields:

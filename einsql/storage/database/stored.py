@@ -35,12 +35,14 @@ class FieldsInFiles(RemoteFields):
 
     Attributes:
         layout: The description of the committed version.
+        schema: The tensor's keys and fields.
         base: The segment with all elements.
-        newer: The segments with newer versions of tiles, by number; none of a sparse tensor.
+        newer: The segments with newer versions of tiles or blocks, by number.
         memory: The tiles in private memory, if any have changed or are newer than the base segment.
     """
 
     layout: Layout
+    schema: Schema
     base: SegmentFile
     newer: Mapping[int, SegmentFile]
     memory: TileMemory | None = None
@@ -103,7 +105,7 @@ class StoredFields(FieldsInFiles):
         self.base = base
         self.newer = newer
         self.memory = memory
-        self._schema = schema
+        self.schema = schema
         self._arrays = LocalFields()
         self._mapping = threading.Lock()
         self._known_tiles: tuple[bytes, StoredTiles] | None = None
@@ -124,10 +126,10 @@ class StoredFields(FieldsInFiles):
         return array
 
     def __iter__(self) -> Iterator[str]:
-        return (f.name for f in self._schema.fields)
+        return (f.name for f in self.schema.fields)
 
     def __len__(self) -> int:
-        return len(self._schema.fields)
+        return len(self.schema.fields)
 
     def all_set(self, name: str) -> bool:
         """See `Fields.all_set`; tiles are read from the last one on, until one says no."""
@@ -153,7 +155,7 @@ class StoredFields(FieldsInFiles):
 
     def window(self, at: Sequence[slice], axes: Sequence[int]) -> Fields:
         """See `Fields.window`; reads of the part are verified."""
-        lows = np.array([k.lo for k in self._schema.keys], np.int64)
+        lows = np.array([k.lo for k in self.schema.keys], np.int64)
         box = np.array([(s.start, s.stop) for s in at], np.int64).reshape(-1, 2)
         return self.verified(box + lows[:, None]).window(at, axes)
 
@@ -161,7 +163,7 @@ class StoredFields(FieldsInFiles):
         """Returns arrays of all keys, of which only a box may be read; see `Fields.verified`."""
         arrays = self._mapped()
         if not self._verified:
-            lows = np.array([k.lo for k in self._schema.keys], np.int64).reshape(-1, 1)
+            lows = np.array([k.lo for k in self.schema.keys], np.int64).reshape(-1, 1)
             for name in self:
                 self._verify(name, box - lows)
         return arrays
@@ -172,14 +174,14 @@ class StoredFields(FieldsInFiles):
         place, changed = box.tobytes(), len(self.dirty) > 0
         if self._known_tiles is not None and self._known_tiles[0] == place and not changed:
             return self._known_tiles[1]
-        grid, segments = self.layout.grid(self._schema), (self.layout.base, *self.layout.newer)
-        full = all(p.shape == self._schema.shape for p in self.layout.base.parts)
+        grid, segments = self.layout.grid(self.schema), (self.layout.base, *self.layout.newer)
+        full = all(p.shape == self.schema.shape for p in self.layout.base.parts)
         if grid is None or not full or all(s.statistics is None for s in segments):
             return None
-        lows = np.array([k.lo for k in self._schema.keys], np.int64).reshape(-1, 1)
+        lows = np.array([k.lo for k in self.schema.keys], np.int64).reshape(-1, 1)
         tiles = grid.covering(box - lows)
         ranges = {}
-        for f in self._schema.fields:
+        for f in self.schema.fields:
             column = self._statistics[f.name][tiles]
             if self.memory is not None:
                 column[self.memory.dirty[tiles]] = np.array(UNKNOWN, RECORD)
@@ -227,13 +229,13 @@ class StoredFields(FieldsInFiles):
         for segment in self.segments:  # once they are mapped, they may be unlinked
             _ = segment.memory
         if self.newer:
-            self.memory = TileMemory(self.base, self.newer, self.layout, self._schema, None)
+            self.memory = TileMemory(self.base, self.newer, self.layout, self.schema, None)
             return self.memory.shown(self)
         arrays = LocalFields()
         for part in self.layout.base.parts:  # without newer tiles it has all fields
             stored = self.base.array(part)
-            is_full = stored.shape == self._schema.shape
-            arrays[part.name] = stored if is_full else np.broadcast_to(stored, self._schema.shape)
+            is_full = stored.shape == self.schema.shape
+            arrays[part.name] = stored if is_full else np.broadcast_to(stored, self.schema.shape)
         return arrays
 
     # ---- changes
@@ -242,7 +244,7 @@ class StoredFields(FieldsInFiles):
         self, names: Sequence[str], at: Index, flat: bool, since: object
     ) -> InPlace | None:
         """See `Fields.in_place`; flags of absent keys are added if they are among the names."""
-        schema = self._schema
+        schema = self.schema
         if PRESENT in names and not schema.has(PRESENT):
             schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
         grid = self.layout.grid(schema)
@@ -254,7 +256,7 @@ class StoredFields(FieldsInFiles):
         for segment in self.segments:
             _ = segment.memory
         memory = self.memory
-        if memory is None or schema is not self._schema or not memory.writable(since):
+        if memory is None or schema is not self.schema or not memory.writable(since):
             memory = TileMemory(self.base, self.newer, self.layout, schema, since, memory)
         for name in names:
             memory.load_tiles(name, tiles)
@@ -277,5 +279,5 @@ class StoredFields(FieldsInFiles):
 
     def without_flags(self) -> StoredFields:
         """See `Fields.without_flags`."""
-        schema = Schema(self._schema.keys, self._schema.values)
+        schema = Schema(self.schema.keys, self.schema.values)
         return StoredFields(self.layout, schema, self.base, self.newer, self.memory)

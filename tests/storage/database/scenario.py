@@ -21,13 +21,14 @@ from tests.storage.database.forking import import_everything
 
 KEYS = "i DIM(300), j DIM(5)"
 TILE = 1000
-"""Bytes of a tile: the tensors of the scenarios have 12."""
+"""Bytes of a tile: the tensors of the scenarios have 12, and the sparse one 8 blocks."""
 SHOWN = {
     "t": "SELECT count(*), max(k) FROM t",
     "u": "SELECT count(*), max(k) FROM u",
     "x": "SELECT MIN(val), MAX(val), COUNT(*), SUM(val) FROM x",
     "y": "SELECT MIN(val), MAX(val), COUNT(*) FROM y",
     "v": "SELECT s FROM v",
+    "s": "SELECT COUNT(*), SUM(val), SUM(val * (5 * i + j)) FROM s",
 }
 """Queries by the names of what they show."""
 
@@ -149,6 +150,22 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
         sql("INSERT INTO y VALUES (3, 2, 400)"),
         sql(f"CREATE OR REPLACE TENSOR x ({KEYS}, val DOUBLE) DEFAULT 0.5"),
         sql("UPDATE x SET val = 71 WHERE i = 9 OR val > 80"),
+    ),
+    "blocks": (
+        sql("CREATE TENSOR s STORAGE SPARSE AS "
+            "SELECT i, j, i + val AS val FROM x WHERE (i + j) % 3 = 0"),
+        sql("UPDATE s SET val = 61 WHERE i = 9 AND j = 3"),
+        sql("BEGIN", "INSERT INTO t VALUES (62)", "INSERT INTO s VALUES (100, 0, 62), (101, 0, 63)",
+            "DELETE FROM s WHERE i = 9 AND j = 3", "UPDATE s SET val = 64 WHERE i = 200", "COMMIT"),
+        sql("BEGIN", "DELETE FROM s WHERE i = 3", "ROLLBACK"),
+        sql("INSERT INTO s VALUES (299, 2, 65)"),
+        sql("VACUUM"),
+        sql("INSERT OR REPLACE INTO s VALUES (9, 3, 67), (299, 4, 67)"),
+        sql("UPDATE s SET val = val + 1 WHERE i < 150 AND i >= 20"),
+        sql("UPDATE s SET val = val + 1 WHERE i % 30 = 0"),
+        sql(f"CREATE OR REPLACE TENSOR s ({KEYS}, val DOUBLE) DEFAULT 0.5 STORAGE SPARSE"),
+        sql("UPDATE s SET val = 70 WHERE i = 9 OR i = 250"),
+        sql("UPDATE s SET val = 71 WHERE i = 9"),
     ),
     "automatic": (
         sql("SET wal_autocheckpoint = '1KB'"),

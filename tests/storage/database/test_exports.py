@@ -83,7 +83,7 @@ def test_other_programs_read_an_export(template: Path) -> None:
         assert plain.execute("SELECT * FROM duckdb_schemas() WHERE schema_name = '__einsql'") \
             .fetchall() == []  # fmt: skip
     manifest = json.loads((folder / "einsql.json").read_text())
-    assert manifest["format"] == 3
+    assert manifest["format"] == 4
     objects = {o["name"]: o for o in manifest["objects"]}
     assert set(objects) == {"w", "half", "few", "one", "total", "twice()"}
     assert objects["total"] == {
@@ -135,7 +135,7 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (missing_table, "s_a_b"),
     (written("einsql.json", "[" * 100_000), "is damaged"),
     (written("einsql.json", '{"format": 1}'), "is damaged"),
-    (listed(lambda m: m.update(format=4)), "has format 4"),
+    (listed(lambda m: m.update(format=5)), "has format 5"),
     (listed(lambda m: m["objects"].append(m["objects"][0])), "lists w 2 times"),
     (listed(lambda m: m["objects"][0].update(kind="thing")), '"w"'),
     (listed(lambda m: m["objects"][0]["definition"].update(keys=3)), '"w"'),

@@ -26,6 +26,7 @@ SAMPLE = {
         ("kill within", "write", ".wal"),
         ("short", "write", ".arrow.part"),
     ],
+    "blocks": [("kill within", "write", ".arrow.part"), ("ENOSPC", "write", ".arrow.part")],
     "automatic": [("kill within", "write", ".db"), ("EIO from there", "fdatasync", ".db")],
 }
 """What is made to fail where not every call is: the first call of a kind, by its path's end."""

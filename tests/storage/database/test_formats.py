@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import duckdb
@@ -11,6 +12,7 @@ import pytest
 
 import einsql
 from einsql.storage.database import rows
+from einsql.storage.database.tiles import tile_grid
 
 ARCHIVES = Path(__file__).parent / "formats"
 NUMBERS = range(1, rows.FORMAT + 1)
@@ -26,11 +28,33 @@ SHOWN = {
     "SELECT SUM(k) FROM t": (3,),
 }
 
+OF_BLOCKS = 4
+"""The first format in which a sparse tensor has newer blocks."""
+SPARSE = range(3, rows.FORMAT + 1)
+"""Formats of which there is an archive with sparse tensors of one key, two and three."""
+FEW = {
+    "SELECT COUNT(*), SUM(r), SUM(n) FROM x": (640, 102240.0, 204480),
+    "SELECT SUM(r), COUNT(*) FROM x WHERE u = 3": (172.5, 10),
+    "SELECT COUNT(*), SUM(val) FROM vector": (1000, 499500.0),
+    "SELECT COUNT(*), SUM(val) FROM cube": (24000, 78780),
+    "SELECT SUM(val) FROM cube WHERE i = 9": (3936,),
+}
+
 
 @pytest.fixture(params=NUMBERS)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A database and an export of a format."""
-    name = f"format_{request.param}"
+    return extracted(f"format_{request.param}", tmp_path)
+
+
+@pytest.fixture(params=SPARSE)
+def sparse_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The same with sparse tensors."""
+    return extracted(f"sparse_{request.param}", tmp_path)
+
+
+def extracted(name: str, tmp_path: Path) -> Path:
+    """The folder of an archive."""
     with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / name
@@ -42,9 +66,11 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(n): n.read_bytes() for n in names}
 
 
-def shown(con: einsql.Connection) -> dict[str, tuple[object, ...] | None]:
+def shown(
+    con: einsql.Connection, queries: Iterable[str] = SHOWN
+) -> dict[str, tuple[object, ...] | None]:
     """What the queries answer."""
-    return {query: con.execute(query).fetchone() for query in SHOWN}
+    return {query: con.execute(query).fetchone() for query in queries}
 
 
 def test_readers_convert_nothing(folder: Path) -> None:
@@ -87,7 +113,7 @@ def test_an_earlier_einsql_refuses_a_converted_file(
     einsql.connect(path).close()
     monkeypatch.setattr(rows, "FORMAT", rows.FORMAT - 1)
     for read_only in (False, True):
-        with pytest.raises(einsql.OperationalError, match=r"has format 3.*formats up to 2"):
+        with pytest.raises(einsql.OperationalError, match=r"has format 4.*formats up to 3"):
             einsql.connect(path, read_only=read_only)
 
 
@@ -97,5 +123,35 @@ def test_exports_are_imported(folder: Path) -> None:
         assert shown(con) == SHOWN
 
 
+def test_sparse_tensors_keep_their_base_segment(
+    sparse_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, number = sparse_folder / "model.db", int(sparse_folder.name[-1])
+    before = files(sparse_folder)
+    with einsql.connect(str(path), read_only=True) as con:
+        assert shown(con, FEW) == FEW
+        assert con.execute("PRAGMA integrity_check").fetchall() == [("ok", None, None)]
+    assert files(sparse_folder) == before
+    with einsql.connect() as con:
+        con.execute(f"IMPORT DATABASE '{sparse_folder / 'exported'}'")
+        assert shown(con, FEW) == FEW
+    stored = {n for n in before if n.endswith(".arrow")}
+    assert (len(stored) > 3) is (number >= OF_BLOCKS)
+    monkeypatch.setattr(tile_grid, "TILE", 656)
+    with einsql.connect(str(path)) as con:
+        for change in ("r - 1", "r + 1"):
+            con.execute(f"UPDATE x SET r = {change} WHERE n = 77")
+        assert shown(con, FEW) == FEW
+    after = files(sparse_folder)
+    assert {n: after[n] for n in stored} == {n: before[n] for n in stored}
+    assert len(after) > len(before)
+    with einsql.connect(str(path)) as con:
+        con.execute("VACUUM")
+        assert shown(con, FEW) == FEW
+        assert con.execute("PRAGMA integrity_check").fetchall() == [("ok", None, None)]
+    assert sum(n.endswith(".arrow") for n in files(sparse_folder)) == 3
+
+
 def test_every_format_has_an_archive() -> None:
-    assert sorted(os.listdir(ARCHIVES)) == [f"format_{n}.tar.xz" for n in NUMBERS]
+    names = [*(f"format_{n}.tar.xz" for n in NUMBERS), *(f"sparse_{n}.tar.xz" for n in SPARSE)]
+    assert sorted(os.listdir(ARCHIVES)) == names

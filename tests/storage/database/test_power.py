@@ -20,7 +20,9 @@ from tests.storage.database.scenario import EMPTY, SCENARIOS, State, judge
 EVERY = 1 if EVERYTHING else 67
 """Of the states that a log gives, one in so many is looked at."""
 NAMES = (
-    tuple(SCENARIOS) if EVERYTHING else ("creation", "commits", "attached", "tiles", "automatic")
+    tuple(SCENARIOS)
+    if EVERYTHING
+    else ("creation", "commits", "attached", "tiles", "blocks", "automatic")
 )
 KINDS = {
     "creation": {"create", "write", "fdatasync", "fsync", "link", "rename", "unlink", "mkdir"},
@@ -29,6 +31,7 @@ KINDS = {
     "attached": {"create", "write", "fdatasync", "fsync", "unlink"},
     "vacuum": {"create", "write", "fdatasync", "fsync", "rename", "unlink"},
     "tiles": {"create", "write", "fdatasync", "fsync", "rename", "unlink"},
+    "blocks": {"create", "write", "fdatasync", "fsync", "rename", "unlink"},
     "automatic": {"create", "write", "fdatasync", "fsync", "rename", "unlink", "resize"},
 }
 """Calls that each scenario must have made."""

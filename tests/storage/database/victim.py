@@ -1,6 +1,7 @@
 """A process that commits until it is killed, and what must be there afterwards.
 
-Commit k makes the row of the table t, every element of x and y, and two rows of z equal k. Every
+Commit k makes the row of the table t, every element of x and y, and two rows of z and of the sparse
+tensor q equal k. Every
 third commit is backed up. The file of acknowledgements gets a line when a commit or a backup
 begins, one before a commit's first payload is written and one when it is done, each with the time.
 """
@@ -43,6 +44,7 @@ def prepare(path: str) -> None:
         for name in "xy":
             con.execute(f"CREATE TENSOR {name} ({KEYS}, val DOUBLE) DEFAULT 0")
         con.execute(f"CREATE TENSOR z (i DIM({ROWS}), j DIM({TILE // 8}), val DOUBLE) DEFAULT 0")
+        con.execute("CREATE TENSOR q STORAGE SPARSE AS SELECT i, j, val FROM z")
         con.execute("COMMIT")
 
 
@@ -53,18 +55,19 @@ def state(con: einsql.Connection) -> set[float]:
         found = {float(row[0])}
         for name in "xy":
             found |= set(con.execute(f"SELECT MIN(val), MAX(val) FROM {name}").fetchall()[0])
-        first, *rest = rows(con)
-    return found | {first if first >= max(rest) else -1.0}
+        lists = [rows(con, name) for name in "zq"]
+    return found | {first if first >= max(rest) else -1.0 for first, *rest in lists}
 
 
-def rows(con: einsql.Connection) -> list[float]:
-    """The number in each row of z; -1 for a row with several."""
-    found = con.execute("SELECT i, MIN(val), MAX(val) FROM z GROUP BY i ORDER BY i").fetchall()
+def rows(con: einsql.Connection, name: str) -> list[float]:
+    """The number in each row of z or q; -1 for a row with several."""
+    query = f"SELECT i, MIN(val), MAX(val) FROM {name} GROUP BY i ORDER BY i"
+    found = con.execute(query).fetchall()
     return [float(lo) if lo == hi else -1.0 for _, lo, hi in found]
 
 
 def history(k: int) -> list[float]:
-    """The rows of z after commits 1 to k: each changes the first one and another."""
+    """The rows of z, and of q, after commits 1 to k: each changes the first one and another."""
     written = [0.0] * ROWS
     for n in range(max(1, k - ROWS), k + 1):
         written[0] = written[1 + n % (ROWS - 1)] = n
@@ -76,8 +79,9 @@ def commits(con: einsql.Connection, k: int, source: str) -> None:
     con.execute("BEGIN")
     con.store.duck.execute("UPDATE t SET k = ?", [k])
     con.execute(f"UPDATE y SET val = {k}")
-    con.execute(f"UPDATE z SET val = {k} WHERE i = 0")
-    con.execute(f"UPDATE z SET val = {k} WHERE i = {1 + k % (ROWS - 1)}")
+    for name in "zq":
+        con.execute(f"UPDATE {name} SET val = {k} WHERE i = 0")
+        con.execute(f"UPDATE {name} SET val = {k} WHERE i = {1 + k % (ROWS - 1)}")
     if k % 3 == 0:
         con.execute("CREATE OR REPLACE TENSOR x AS SELECT * FROM y")
     elif k % 3 == 1:
@@ -137,7 +141,7 @@ def check(path: str, told: str) -> int:
         found = state(con)
         assert len(found) == 1, f"a mixture of commits: {found}"
         (k,) = found
-        assert rows(con) == history(int(k))
+        assert rows(con, "z") == rows(con, "q") == history(int(k))
         assert max(done, 0) <= k <= max(begun, done), f"commit {k}, not {done} or {begun}"
         held = frozenset().union(*map(files_of, con.store.objects.values()))
         there = set(os.listdir(f"{path}.tensors")) - {"einsql"}
