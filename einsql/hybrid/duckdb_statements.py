@@ -20,7 +20,7 @@ from einsql.sql.parser.tokens import tokenize, word_of
 from einsql.storage.database.export_manifest import manifest_of
 from einsql.storage.duckdb.failures import translated
 from einsql.storage.duckdb.table_result import TableResult
-from einsql.storage.objects import Tensor, is_local, kind_of
+from einsql.storage.objects import Tensor, is_local, kind_of, macro_key
 
 if TYPE_CHECKING:
     from sqlglot import Token
@@ -181,6 +181,9 @@ def check(ctx: Context, structure: Structure, refusal: Error) -> None:
     tokens = structure.tokens
     guard.refuse(tokens, ctx.duck.database)
     guard.refuse_setting(tokens, ctx.settings.enable_external_access)
+    named = guard.commented(tokens)
+    if named is not None and any(map(ctx.store.get, (named.text, macro_key(named.text)))):
+        raise guard.refuse_comment(named)
     carried = guard.carried(tokens)
     if carried is not None and _holds_ours(ctx, carried[0]):
         raise guard.refuse_export(carried[1])

@@ -13,6 +13,7 @@ from sqlglot import exp
 from einsql.core.big_stack import require_room
 from einsql.core.quoting import in_quotes
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError
+from einsql.hybrid.macro_sizes import MacroSizes
 from einsql.hybrid.split.edits import Edited
 from einsql.hybrid.split.prelude import ERF, PRELUDE, called
 from einsql.hybrid.split.split import Parts, Splitter
@@ -22,6 +23,7 @@ from einsql.planner.queries import query_binder
 from einsql.planner.stored_macros import refuse_variables
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
+from einsql.sql.parser.sqlglot_trees import parse_tree
 from einsql.storage.objects import Body, Damaged, Definition, damage_error, macro_key
 
 if TYPE_CHECKING:
@@ -112,7 +114,22 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
         defined.append(("MACRO TABLE" if " AS TABLE " in body.upper() else "MACRO", low, body))
 
     visit(text.text)
+    if any(kind == "MACRO" for kind, _, _ in defined):
+        _check_sizes(ctx, text)
     return defined, tuple(functions)
+
+
+def _check_sizes(ctx: Context, text: Edited) -> None:
+    """Refuses a text whose macros become very long in DuckDB."""
+    try:
+        tree, _ = parse_tree(text.text, 0)
+    except Error:
+        return  # DuckDB reads syntax that sqlglot does not know
+    try:
+        MacroSizes(query_binder(ctx).catalog.macro).check(tree)
+    except Error as error:
+        error.position = None if error.position is None else text.origin(error.position)
+        raise
 
 
 def _view(definition: Definition, parts: Parts) -> str:

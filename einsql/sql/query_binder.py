@@ -19,7 +19,7 @@ from einsql.sql.binder.syntax import check_syntax, renamed
 from einsql.sql.functions import tile_functions
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 from einsql.sql.macros.expansion import MacroExpander
-from einsql.sql.macros.macros import FREE, called_name
+from einsql.sql.macros.macros import FREE, called_name, identity_of
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.windows import Windows
 from einsql.sql.parser.positions import position, positioned, unsupported
@@ -83,6 +83,10 @@ class QueryBinder:
     """The backward passes by the node and the field of the loss."""
     arguments: dict[int, Argument] = field(default_factory=dict)
     """The SELECTs that are arguments of table macros, by id."""
+    calls: dict[tuple[object, ...], tuple[object, Relation | TileRelation]] = field(
+        default_factory=dict
+    )
+    """The results of table macros, by their calls and the names in scope."""
     keeps_sums: bool = False
     """True if an EINSUM of the statement leaves its sum unreduced."""
     change: Callable[[exp.CTE], None] | None = None
@@ -339,13 +343,23 @@ class QueryBinder:
             if not macro.is_table:
                 raise ProgrammingError(f"{name} is an aggregate; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
-            self.macros.admit(macro, at)
-            body = self.macros.body(macro, at)
-            # A SELECT that a macro passes on is bound in the scope of the first call.
-            for query in _substitution.selects(at):
-                argument = Argument(query, list(self.ctes), list(self.active), self.foreign)
-                self.arguments.setdefault(id(query), argument)
-            return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
+            key = self._call_key(at)
+            if key not in self.calls:
+                self.macros.admit(macro, at)
+                body = self.macros.body(macro, at)
+                # A SELECT that a macro passes on is bound in the scope of the first call.
+                for query in _substitution.selects(at):
+                    argument = Argument(query, list(self.ctes), list(self.active), self.foreign)
+                    self.arguments.setdefault(id(query), argument)
+                relation = self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
+                self.calls[key] = (at, list(self.ctes)), relation  # keeps the ids unique
+            return self.calls[key][1]
+
+    def _call_key(self, call: exp.Anonymous) -> tuple[object, ...]:
+        """What the result of a table macro depends on: equal calls share one node."""
+        queries = tuple(id(query) for query in _substitution.selects(call))
+        levels = tuple((id(level), len(level)) for level in self.ctes)
+        return (identity_of(call), queries, levels, self.foreign)
 
     def scalar(self, node: exp.Expr) -> Typed:
         """Binds an expression without columns, such as a DEFAULT."""

@@ -531,3 +531,16 @@ def test_aliases_replace_names(con: einsql.Connection, sql: str, at: str, hint: 
         con.execute(sql)
     assert caught.value.position == sql.index(at)
     assert re.search(hint, caught.value.hint), caught.value.hint
+
+
+@pytest.mark.parametrize("what", ["TABLE m", "COLUMN m.val", "VIEW v", "MACRO f", "MACRO TABLE g"])
+def test_comments_on_objects_of_einsql(con: einsql.Connection, what: str) -> None:
+    con.execute("CREATE TENSOR m (i DIM(2), val DOUBLE)")
+    con.execute("CREATE VIEW v AS SELECT * FROM m")
+    con.execute("CREATE MACRO f(a) AS a + 1")
+    con.execute("CREATE MACRO g(a) AS TABLE SELECT * FROM a")
+    con.execute("COMMENT ON TABLE t IS 'rows'")
+    con.execute("COMMENT ON COLUMN main.t.r IS 'keys'")
+    with pytest.raises(einsql.NotSupportedError, match="no comments") as caught:
+        con.execute(f"COMMENT ON {what} IS 'new'")
+    assert caught.value.position == len("COMMENT ON ") + what.rindex(" ") + 1

@@ -92,6 +92,30 @@ def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
         )
 
 
+def commented(tokens: Sequence[Token]) -> Token | None:
+    """Finds the table, view or macro whose comment COMMENT ON changes.
+
+    Returns:
+        Its name. None for a name with a schema and for any other statement.
+    """
+    words = [word_of(t) for t in tokens]
+    if words[:2] != ["COMMENT", "ON"] or "IS" not in words:
+        return None
+    first = 4 if words[2:4] == ["MACRO", "TABLE"] else 3
+    last = words.index("IS")
+    parts = last - first - 2 * (words[2] == "COLUMN")
+    return tokens[first] if parts == 1 else None
+
+
+def refuse_comment(token: Token) -> Error:
+    """Returns the error for a comment on an object of einsql."""
+    return NotSupportedError(
+        "Tensors, and views and macros that einsql stores, have no comments",
+        hint="Tables, types, sequences and indexes of DuckDB have.",
+        position=token.start,
+    )
+
+
 def carried(tokens: Sequence[Token]) -> tuple[str, int] | None:
     """Finds the database that EXPORT or COPY FROM DATABASE reads.
 

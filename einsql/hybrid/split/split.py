@@ -25,6 +25,14 @@ _NAMING = ("TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
 PREFIX = "__einsql_"
 """The prefix of fragments' names in DuckDB."""
 
+MAX_IN_DUCKDB = 50_000
+"""Most words of the text of a table macro for DuckDB, which plans them in seconds.
+
+benchmarks/nested_macros.py
+"""
+
+Expansion = tuple[Edited, frozenset[str]]
+"""The text of a table macro's query for DuckDB, and its words in lower case."""
 Bind = Callable[[exp.Expr, frozenset[str]], list[str] | Error]
 """Binds a query as tensor work. Returns its column names, or the error."""
 
@@ -94,6 +102,8 @@ class Parts:
     """The binder's errors for names of WITH, by the lower-case name."""
     aggregating: list[Error] = field(default_factory=list)
     """The binder's errors for queries with aggregates of CREATE AGGREGATE."""
+    expansions: dict[tuple[object, ...], tuple[Scope, Expansion]] = field(default_factory=dict)
+    """The expansions of table macros, by their text and the names of WITH around them."""
 
     @property
     def next_name(self) -> str:
@@ -421,6 +431,25 @@ class Splitter:
                 )
         if self.within.count(low) >= REENTRIES:
             raise ProgrammingError(f"The macro {low} refers to itself", position=start)
+        expansion, words = self._expansion(low, text, start, scope)
+        self.expanded[start] = words
+        self.edits.replace(
+            start, end, Edited(f"({expansion.text}){alias}", expansion.parameters, [])
+        )
+
+    def _expansion(self, low: str, text: str, start: int, scope: Scope) -> Expansion:
+        """The split query of a table macro; equal queries over equal names are split once.
+
+        Args:
+            low: The macro's name in lower case.
+            text: The query.
+            start: The position of the call.
+            scope: The names of WITH around the call.
+        """
+        key = (text, *((name, id(tree)) for name, tree in sorted(scope.items())))
+        known = self.parts.expansions.get(key)
+        if known is not None:
+            return known[1]
         own = replace(self.parts, why=[], wrong=[])
         inner = Splitter(text, own, (*self.within, low))
         try:
@@ -432,11 +461,17 @@ class Splitter:
             wrong.position = start
         self.parts.wrong += own.wrong
         self.parts.why += [Why(start, why.reason) for why in own.why]
-        expansion = inner.edits.result(0, len(text))
-        self.expanded[start] = frozenset(t.text.lower() for t in tokenize(expansion.text))
-        self.edits.replace(
-            start, end, Edited(f"({expansion.text}){alias}", expansion.parameters, [])
-        )
+        edited = inner.edits.result(0, len(text))
+        tokens = tokenize(edited.text)
+        if len(tokens) > MAX_IN_DUCKDB:
+            raise ProgrammingError(
+                f"The macro {low} makes the text for DuckDB more than {MAX_IN_DUCKDB:,} words long",
+                hint="Name repeated calls in WITH, which DuckDB runs once.",
+                position=start,
+            )
+        expansion = edited, frozenset(t.text.lower() for t in tokens)
+        self.parts.expansions[key] = scope, expansion  # the reference keeps the ids unique
+        return expansion
 
     # ---- a block without DISTINCT, ORDER BY, LIMIT and OFFSET
 

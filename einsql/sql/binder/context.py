@@ -13,6 +13,7 @@ from einsql.sql.binder.best_rows import RowLimits
 from einsql.sql.binder.domain import Domain
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.macros.macros import CheckMacro, Macro
+from einsql.sql.macros.sharing import SharedArgument
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.windows import Windows
 from einsql.sql.parser.positions import unsupported
@@ -48,6 +49,9 @@ class Environment(Protocol):
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro, or None."""
 
+    def shared(self, node: exp.Expr, argument: SharedArgument) -> Typed:
+        """Binds an argument that several places of expanded macros read."""
+
 
 class ColumnsOnly:
     """An environment whose expressions read columns, and nothing else.
@@ -77,6 +81,10 @@ class ColumnsOnly:
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """There is no macro to expand."""
         return None
+
+    def shared(self, node: exp.Expr, argument: SharedArgument) -> Typed:
+        """Refuses an argument in several places, which would be bound in each of them."""
+        raise unsupported(f"An argument of a large macro{self.place}", node)
 
 
 class Joining(Environment, Protocol):

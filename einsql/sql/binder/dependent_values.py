@@ -1,19 +1,48 @@
-"""Columns beside aggregates that GROUP BY determines: all keys of their tensor are grouped.
+"""Values that become operands of a domain: columns that GROUP BY determines, shared arguments.
 
-Each group has one row of such a tensor, so the column is read by the keys of the group.
+A column beside aggregates is read by the keys of the group if all keys of its tensor are grouped.
+Then each group has one row of the tensor.
+
+An argument that several places of expanded macros read (`macros/sharing.py`) is bound once for each
+domain. A large one becomes a node over the labels on which it depends. So the expressions of a
+statement grow with the number of arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import field
 
+from sqlglot import exp
+
+from einsql.core.big_stack import require_room
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import Expr, Label, labels_of, operands_of
+from einsql.core.schema import PRESENT, DType, valid
+from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Call,
+    Expr,
+    Label,
+    Output,
+    Value,
+    conj,
+    conjuncts,
+    labels_of,
+    operands_of,
+)
 from einsql.ir.einsum.graph_rewriting import relabel, renumber
+from einsql.ir.einsum.intervals import can_raise
 from einsql.sql.binder.domain import Domain
+from einsql.sql.macros.expansion import MAX_EXPANDED
+from einsql.sql.macros.sharing import SharedArgument
+from einsql.sql.parser.positions import unsupported
 from einsql.sql.scope.scope import Scope
 from einsql.sql.typing.typed_expr import Typed
+
+WHOLE = 64
+"""The nodes of the largest expression that remains one: benchmarks/nested_macros.py."""
+_VALUE = "value"
 
 
 @dataclass
@@ -106,3 +135,128 @@ class DependentValues:
             define = self._carried(define) if key is None else Label(key)
             self.labels[label] = self.groups.derive(label, define, *self.rows.axes[label])
         return self.labels[label]
+
+
+@dataclass
+class SharedValues:
+    """The values of the shared arguments of one SELECT.
+
+    Attributes:
+        bound: The values, by the number of the argument and what else a name depends on.
+        sizes: The sizes of expressions, by id; the stored reference keeps the id unique.
+        depth: The number of arguments that are being bound.
+    """
+
+    bound: dict[tuple[object, ...], tuple[Domain, Typed]] = field(default_factory=dict)
+    sizes: dict[int, tuple[Expr, int]] = field(default_factory=dict)
+    depth: int = 0
+
+    def bind(
+        self,
+        argument: SharedArgument,
+        domain: Domain,
+        place: tuple[object, ...],
+        bind: Callable[[exp.Expr], Typed],
+    ) -> Typed:
+        """The value of an argument over a domain.
+
+        Args:
+            argument: The argument.
+            domain: The domain, to which a large value is added as an operand.
+            place: What a name in the argument depends on, besides the domain.
+            bind: Function that binds an expression over the domain.
+
+        Raises:
+            ProgrammingError: The value is too large, and may raise an error of data. So it cannot
+                be computed where it is not read.
+        """
+        key = (argument.number, id(domain), *place)
+        if key not in self.bound:
+            self.depth += 1
+            require_room(self.depth)
+            try:
+                typed = bind(argument.tree)
+            finally:
+                self.depth -= 1
+            self.bound[key] = domain, self._settled(typed, domain)
+        return self.bound[key][1]
+
+    def small(self, argument: SharedArgument, bind: Callable[[exp.Expr], Typed]) -> Typed:
+        """The value of an argument, if it is small.
+
+        Raises:
+            NotSupportedError: The value is large.
+        """
+        key = (argument.number,)
+        if key not in self.bound:
+            typed = bind(argument.tree)
+            if self._size(typed.value) + self._size(typed.valid) > WHOLE:
+                raise unsupported("A large argument of a macro", argument.tree)
+            self.bound[key] = Domain(), typed
+        return self.bound[key][1]
+
+    def _settled(self, typed: Typed, domain: Domain) -> Typed:
+        """The value, as an operand of the domain if it is large."""
+        size = self._size(typed.value) + self._size(typed.valid)
+        if size <= WHOLE:
+            return typed
+        bounds = domain.bounds()
+        if not any(domain.edges.values()) and not any(
+            can_raise(e, bounds) for e in (typed.value, typed.valid)
+        ):
+            return as_operand(typed, domain)
+        if size > MAX_EXPANDED:
+            raise ProgrammingError(
+                f"Macros make an expression more than {MAX_EXPANDED:,} nodes long",
+                hint="Name repeated parts in WITH, or CAST them to DOUBLE: arguments that cannot "
+                "overflow are computed once.",
+            )
+        return typed
+
+    def _size(self, expr: Expr) -> int:
+        if not isinstance(expr, Call):
+            return 1
+        if id(expr) not in self.sizes:
+            self.sizes[id(expr)] = expr, 1 + sum(map(self._size, expr.args))
+        return self.sizes[id(expr)][1]
+
+
+def as_operand(typed: Typed, domain: Domain) -> Typed:
+    """A value that a node computes, which becomes an operand of the domain."""
+    rows, numbers = _rows_of(typed, domain)
+    computed = renumber(domain.canonical(typed.value), numbers)
+    outputs = [Output(_VALUE, (computed,), computed.dtype)]
+    if typed.valid != TRUE:
+        known = renumber(domain.canonical(typed.valid), numbers)
+        outputs.append(Output(valid(_VALUE), (known,), DType.BOOLEAN))
+    if not rows.total:
+        outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
+    keys = tuple(rows.free)
+    node = rows.node(keys, outputs)
+    number = domain.lookup(node, keys)
+    flags = [valid(_VALUE)] if typed.valid != TRUE else []
+    known = conj(*(Value(number, f, DType.BOOLEAN) for f in flags))
+    return Typed(Value(number, _VALUE, computed.dtype), typed.type, known)
+
+
+def _rows_of(typed: Typed, domain: Domain) -> tuple[Domain, dict[int, int]]:
+    """The part of a domain on which a value depends, and the new numbers of its operands."""
+    exprs = [domain.canonical(e) for e in (typed.value, typed.valid)]
+    labels = set().union(*(domain.reach(e) for e in exprs))
+    defines = {n: domain.canonical(e) for n, e in domain.defines.items() if n in labels}
+    read = set().union(*(operands_of(e) for e in (*exprs, *defines.values())))
+    bounds = domain.bounds()
+    guards = [
+        t
+        for t in conjuncts(domain.guard)
+        if operands_of(t) <= read and domain.reach(t) <= labels and not can_raise(t, bounds)
+    ]
+    numbers = {old: new for new, old in enumerate(sorted(read))}
+    rows = domain.copy()
+    rows.axes = {n: limits for n, limits in domain.axes.items() if n in labels}
+    rows.merged = {raw: n for raw, n in domain.merged.items() if domain.find(raw) in labels}
+    rows.operands = [domain.operands[n] for n in sorted(read)]
+    rows.defines = {n: renumber(e, numbers) for n, e in defines.items()}
+    rows.guards = [renumber(t, numbers) for t in guards]
+    rows.hint = {}
+    return rows, numbers

@@ -14,8 +14,10 @@ from einsql.core.schema import DType
 from einsql.errors import Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.sql.binder.context import ColumnsOnly
+from einsql.sql.binder.dependent_values import SharedValues
 from einsql.sql.binder.domain import Domain, affine
 from einsql.sql.binder.scalar import ScalarBinder
+from einsql.sql.macros.sharing import SharedArgument
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parser.positions import unsupported
 from einsql.sql.scope.scope import Scope
@@ -180,12 +182,16 @@ class _Rows(ColumnsOnly):
     scope: Scope
     float_stays: bool
     parameters: BoundParameters
+    values: SharedValues = field(default_factory=SharedValues)
 
     def column(self, node: exp.Column) -> Typed:
         typed = self.scope.find(node.name, node.table or None)
         if typed is None:
             raise self.scope.unknown(node.name, node.table or None)
         return typed
+
+    def shared(self, node: exp.Expr, argument: SharedArgument) -> Typed:
+        return self.values.small(argument, ScalarBinder(self).bind)
 
 
 @dataclass

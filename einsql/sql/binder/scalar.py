@@ -21,6 +21,7 @@ from einsql.sql.functions.aggregate_functions import AGGREGATES
 from einsql.sql.functions.scalar_functions import FUNCTION_OF_NODE, NAMED
 from einsql.sql.functions.tile_functions import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.macros.macros import PARAMETER_OF
+from einsql.sql.macros.sharing import SharedArgument
 from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.arguments import surplus
 from einsql.sql.parser.long_literals import LEAST, STAND_IN
@@ -85,6 +86,8 @@ class ScalarBinder:
         handler, fn = _HANDLERS.get(type(node)), FUNCTION_OF_NODE.get(type(node))
         if type(node) in AGGREGATES or _anonymous_aggregate(node):
             return self.env.aggregate(node, None)
+        if isinstance(shared := node.args.get("shared"), SharedArgument):
+            return self.env.shared(node, shared)
         if handler is None and fn is None:
             raise unsupported(text(node), node)
         extra = surplus(node)

@@ -26,7 +26,7 @@ from einsql.sql.binder.calls import (
     list_call,
 )
 from einsql.sql.binder.context import Binder
-from einsql.sql.binder.dependent_values import DependentValues
+from einsql.sql.binder.dependent_values import DependentValues, SharedValues
 from einsql.sql.binder.domain import Domain
 from einsql.sql.binder.frames import FUNCTIONS, bind_function, frame_of
 from einsql.sql.binder.from_clause import FromBinder, bind_from
@@ -46,6 +46,7 @@ from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.syntax import check_clauses
 from einsql.sql.binder.user_aggregates import bind_state_call
 from einsql.sql.functions.aggregate_functions import OF_ROWS
+from einsql.sql.macros.sharing import SharedArgument
 from einsql.sql.parser.aggregate_law import law_of
 from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.parser.sql_text import as_sql, kind
@@ -87,6 +88,7 @@ class SelectBinder:
         self._aliases: int | None = None
         """The number of items whose aliases expressions may use; None forbids aliases."""
         self._reads_own = self._reads_outer = False
+        self._shared = SharedValues()
 
     # ---- the SELECT, in the order SQL evaluates it
 
@@ -101,7 +103,7 @@ class SelectBinder:
         limit = self.query.row_limits.get(id(select))
         self.query.row_limits.update(limits_of_derived(select))
         bind_from(FromBinder(self.query, self), select)
-        self.select = select = self.query.macros.expanded(self, select)
+        self.select = select = self.query.macros.expanded(self, select, shares=True)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
         self.items = expand(select, self.scope)
         if where is not None:
@@ -462,6 +464,23 @@ class SelectBinder:
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
         return self.query.macros.scalar(name, args, self)
+
+    def shared(self, node: exp.Expr, argument: SharedArgument) -> Typed:
+        """The value of an argument that several places of expanded macros read."""
+        place = (self.clause, self._aliases)
+        typed = self._shared.bind(argument, self.domain, place, ScalarBinder(self).bind)
+        own = [self._is_own(c) for c in node.expressions]
+        self._reads_own |= any(own)
+        self._reads_outer |= not all(own)
+        return typed
+
+    def _is_own(self, column: exp.Expr) -> bool:
+        """True for a column of this SELECT, or an alias of an item."""
+        assert isinstance(column, exp.Column)
+        name, table = column.name, column.table or None
+        if self.scope.find(name, table) is not None:
+            return True
+        return table is None and find_alias(self.items, name) is not None
 
 
 def _shown_aggregate(node: exp.Expr) -> str:

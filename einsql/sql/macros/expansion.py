@@ -21,10 +21,13 @@ from einsql.sql.scope.scope import Scope
 
 if TYPE_CHECKING:
     from einsql.sql.macros import arguments as _arguments
+    from einsql.sql.macros import sharing as _sharing
     from einsql.sql.macros import substitution as _substitution
+    from einsql.sql.macros.sharing import SharedArguments
     from einsql.sql.parser import column_names
 else:  # loaded for macros
     _arguments = LazyModule("einsql.sql.macros.arguments")
+    _sharing = LazyModule("einsql.sql.macros.sharing")
     _substitution = LazyModule("einsql.sql.macros.substitution")
     column_names = LazyModule("einsql.sql.parser.column_names")
 
@@ -71,14 +74,19 @@ class MacroExpander:
     added_nodes: int = 0
     bodies: dict[int, tuple[exp.Anonymous, exp.Expr]] = field(default_factory=dict)
 
-    def admit(self, macro: Macro, call: exp.Anonymous) -> None:
+    def admit(self, macro: Macro, call: exp.Anonymous, shares: bool = False) -> None:
         """Checks that a call may be expanded, and counts the syntax nodes that it adds.
+
+        Args:
+            macro: The called macro.
+            call: The call.
+            shares: Whether arguments in several places are shared.
 
         Raises:
             ProgrammingError: The statement becomes too large, or the macro may not be called.
         """
         self.check(macro, self.find)
-        self.added_nodes += _substitution.expanded_size(macro, call)
+        self.added_nodes += _substitution.expanded_size(macro, call, shares)
         if not macro.is_table:
             self.added_nodes += _NODES_OF_QUERY * macro.names.queries
         if self.added_nodes > MAX_EXPANDED:
@@ -110,12 +118,13 @@ class MacroExpander:
         """Expands a call of a scalar macro outside of a SELECT; its arguments name their tables."""
         return self.expand_calls(None, call)
 
-    def expanded(self, block: Block, select: exp.Select) -> exp.Select:
+    def expanded(self, block: Block, select: exp.Select, shares: bool = False) -> exp.Select:
         """Expands the calls of scalar macros in a SELECT; items keep their original names.
 
         Args:
             block: The SELECT's binder, whose FROM is bound.
             select: The SELECT's syntax.
+            shares: Whether the binder can bind shared arguments.
 
         Raises:
             Error: A call is invalid, or a macro is recursive.
@@ -130,16 +139,26 @@ class MacroExpander:
                 name = exp.to_identifier(column_names.column_name(item), quoted=True)
                 item.replace(exp.Alias(this=item.copy(), alias=name))
         literals = [n for n in _group_items(select) if isinstance(n, exp.Literal)]
+        shared = _sharing.SharedArguments(self.find) if shares else None
         for root in _roots(select):
-            self.expand_calls(block, root)
+            self.expand_calls(block, root, shared)
+        for argument in [] if shared is None else shared.arguments:  # an expansion adds arguments
+            self.expand_calls(block, argument.tree, shared)
         for node in _group_items(select):
             # A number in GROUP BY refers to a SELECT item, but the number of a macro is a constant.
             if isinstance(node, exp.Literal) and not any(node is n for n in literals):
                 node.replace(exp.Add(this=node.copy(), expression=exp.Literal.number(0)))
         return select
 
-    def expand_calls(self, block: Block | None, root: exp.Expr) -> exp.Expr:
+    def expand_calls(
+        self, block: Block | None, root: exp.Expr, shared: SharedArguments | None = None
+    ) -> exp.Expr:
         """Expands every call of a scalar macro below a node in place, except in subqueries.
+
+        Args:
+            block: The SELECT's binder; None outside of a SELECT.
+            root: The node.
+            shared: The shared arguments, to which arguments are added; None to copy arguments.
 
         Returns:
             The node, or its replacement.
@@ -158,10 +177,11 @@ class MacroExpander:
                 continue
             assert isinstance(node, exp.Anonymous)
             with positioned(node):
-                self._check_call(macro, node)
+                place = None if shared is None else shared.place
+                self._check_call(macro, node, shares=place is not None)
                 _arguments.name_calls(macro, node, self.find)
                 body = _substitution.expand(
-                    macro, node, self.find, lambda value: qualified(block, value)
+                    macro, node, self.find, lambda value: qualified(block, value), place
                 )
                 if macro.law is not None:
                     node, body = _aggregated(macro.law, node, body)
@@ -177,12 +197,12 @@ class MacroExpander:
     def _called(self, node: exp.Expr) -> Macro | None:
         return self.find(node.name) if isinstance(node, exp.Anonymous) else None
 
-    def _check_call(self, macro: Macro, call: exp.Anonymous) -> None:
+    def _check_call(self, macro: Macro, call: exp.Anonymous, shares: bool) -> None:
         if macro.is_table:
             raise ProgrammingError(f"{macro.name} is a table macro; call it in FROM")
         if macro.name.lower() in call.meta.get("chain", ()):
             raise ProgrammingError(f"The {macro.kind} {macro.name} refers to itself")
-        self.admit(macro, call)
+        self.admit(macro, call, shares)
         if (
             macro.law is None
             and call.arg_key == "this"

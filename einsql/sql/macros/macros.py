@@ -57,6 +57,12 @@ def called_name(call: exp.Func) -> str:
     return call.name if isinstance(call, exp.Anonymous) else call.sql_name().lower()
 
 
+def identity_of(call: exp.Anonymous) -> tuple[object, ...]:
+    """A value that is equal for calls that have the same result in one scope."""
+    names = (n for n in call.walk() if isinstance(n, exp.Column | exp.Table))
+    return (call, *(FREE in n.meta for n in names))
+
+
 def call_of(argument: exp.Expr) -> exp.Func | None:
     """The call that has an argument, by its place or by name."""
     call = argument.parent

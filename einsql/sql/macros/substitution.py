@@ -20,6 +20,7 @@ def expand(
     call: exp.Anonymous,
     find: Callable[[str], Macro | None],
     qualify: Callable[[exp.Expr], exp.Expr],
+    place: Callable[[exp.Expr], exp.Expr | None] | None = None,
 ) -> exp.Expr:
     """Expands a call: a copy of the macro's body with arguments in place of parameters.
 
@@ -38,19 +39,28 @@ def expand(
         call: The call, whose position errors in the body get.
         find: Function that returns the macro of a name, or None.
         qualify: Function that adds the caller's tables to an argument moved into a subquery.
+        place: Function that shares an argument with several places; None to copy it.
 
     Raises:
         ProgrammingError: The arguments do not match the parameters.
     """
-    return _Expansion(macro, call, find, qualify).copied(macro.body)
+    return _Expansion(macro, call, find, qualify, place).copied(macro.body)
 
 
-def expanded_size(macro: Macro, call: exp.Anonymous) -> int:
-    """Estimates the number of syntax nodes in the expansion of a call."""
+def expanded_size(macro: Macro, call: exp.Anonymous, shares: bool = False) -> int:
+    """Estimates the number of syntax nodes in the expansion of a call.
+
+    Args:
+        macro: The called macro.
+        call: The call.
+        shares: Whether an argument is counted once.
+    """
     sizes = {
         p.lower(): sum(1 for _ in arg.walk())
         for p, arg in zip(macro.parameters, call.expressions, strict=False)
     }
+    if shares:
+        return macro.names.size + sum(sizes.values())
     return macro.names.size + sum(sizes.get(name, 1) - 1 for name in macro.names.columns)
 
 
@@ -93,11 +103,13 @@ class _Expansion:
         call: exp.Anonymous,
         find: Callable[[str], Macro | None],
         qualify: Callable[[exp.Expr], exp.Expr],
+        place: Callable[[exp.Expr], exp.Expr | None] | None,
     ) -> None:
         self.macro = macro
         self.call = call
         self.find = find
         self.qualify = qualify
+        self.place = place
         self.values = arguments_of(macro, call)
         self.types = dict(zip(map(str.lower, macro.parameters), macro.types, strict=False))
         self.tables = macro.names.tables & self.values.keys()
@@ -261,8 +273,14 @@ class _Expansion:
 
     def _value(self, node: exp.Column) -> exp.Expr:
         name = node.name.lower()
-        moved = self.moved.get(name) if self._is_in_query(node) else None
-        return _copy(self.values[name] if moved is None else moved)
+        if self._is_in_query(node):
+            return _copy(self.moved.get(name, self.values[name]))
+        if self.place is not None and self.macro.law is None:
+            is_repeated = self.macro.names.columns.count(name) > 1
+            shared = self.place(self.values[name]) if is_repeated else None
+            if shared is not None:
+                return _copy(shared)
+        return _copy(self.values[name])
 
     def _identifier(self, node: exp.Identifier) -> exp.Expr | None:
         """The replacement of a parameter in USING, EXCLUDE, an alias, or before a column."""

@@ -12,7 +12,7 @@ from einsql.errors import Error
 from einsql.sql.binder.context import Catalog
 from einsql.sql.functions.tile_functions import SELECTING
 from einsql.sql.macros.expansion import MacroExpander
-from einsql.sql.macros.macros import FREE
+from einsql.sql.macros.macros import FREE, identity_of
 from einsql.sql.scope.relation import Relation, TileRelation
 
 WITHIN = 8
@@ -53,12 +53,14 @@ class _Look:
     Attributes:
         outer: Whether names of the enclosing WITH clauses are in scope; a view sees none.
         opened: The number of examined views and macros.
+        calls: Whether a macro's query is over tiles, by the call and the names in its scope.
     """
 
     queries: TileQueries
     ctes: Sequence[Mapping[str, Relation | TileRelation]]
     outer: bool = True
     opened: int = 0
+    calls: dict[tuple[object, ...], bool] = field(default_factory=dict)
 
     def query(self, node: exp.Expr, names: Mapping[str, bool]) -> bool:
         """Whether a query is over tiles; `names` has this flag for names of enclosing WITHs."""
@@ -101,10 +103,13 @@ class _Look:
         itself = call.meta.get("chain", ()).count(name.lower())
         if macro is None or not macro.is_table or itself > WITHIN or not self._open():
             return False
-        try:
-            return self.query(self.queries.macros.body(macro, call), names)
-        except Error:
-            return False  # binding reports the error of the call
+        key = (identity_of(call), self.outer, *sorted(names.items()))
+        if key not in self.calls:
+            try:
+                self.calls[key] = self.query(self.queries.macros.body(macro, call), names)
+            except Error:
+                self.calls[key] = False  # binding reports the error of the call
+        return self.calls[key]
 
     def _name(self, name: str, names: Mapping[str, bool]) -> bool:
         low = name.lower()

@@ -26,6 +26,7 @@ from einsql.sql.binder.items import Item, expand, find_alias
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.binder.syntax import check_clauses
 from einsql.sql.functions.tile_functions import FUNCTIONS, PREFIX, suffix
+from einsql.sql.macros.sharing import SharedArgument
 from einsql.sql.parser.positions import position, positioned, unsupported
 from einsql.sql.scope.relation import TileColumn, TileRelation, deduplicated
 from einsql.sql.scope.scope import Scope
@@ -334,3 +335,7 @@ class TileSelect:
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
         return self.query.macros.scalar(name, args, self)
+
+    def shared(self, node: exp.Expr, argument: SharedArgument) -> Typed:
+        """Binds an argument of a macro; macros of tiles copy their arguments."""
+        return ScalarBinder(self).bind(argument.tree)

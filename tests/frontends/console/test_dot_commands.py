@@ -33,6 +33,13 @@ INSERT INTO moods VALUES ('good');
 CREATE TABLE sums(a INTEGER, "b c" INTEGER GENERATED ALWAYS AS (a + 1), d DATE);
 INSERT INTO sums(a, d) VALUES (1, DATE '2020-01-02');
 CREATE TENSOR filled (i DIM(2), val DOUBLE) DEFAULT 1;
+CREATE TYPE other."a b" AS STRUCT(u INTEGER, w VARCHAR[]);
+CREATE SEQUENCE other."s q" START 5;
+COMMENT ON TABLE other.numbers IS 'it''s';
+COMMENT ON COLUMN people."select" IS 'a word';
+COMMENT ON INDEX by_name IS 'sorted';
+COMMENT ON TYPE other."a b" IS 'a pair';
+COMMENT ON SEQUENCE other."s q" IS 'from 5';
 """
 
 
@@ -69,7 +76,13 @@ def test_a_dump_makes_the_same_database(run: Run) -> None:
         '{"i":0,"val":1.0}',
         '{"i":1,"val":1.0}',
     ]
+    assert [n for n in CONTENT.splitlines() if n.startswith("COMMENT")] == [
+        n for n in Path("first.sql").read_text().splitlines() if n.startswith("COMMENT")
+    ]
     some = run("-f", "first.sql", "-c", ".dump T% numbers")[1]
+    assert [line for line in some.splitlines() if "COMMENT" in line] == [
+        "COMMENT ON TABLE other.numbers IS 'it''s';",
+    ]
     assert [line.split()[2] for line in some.splitlines() if "CREATE" in line] == [
         "other.numbers(n",
         "t",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from einsql.core.dag import producers_first
 from einsql.core.quoting import in_quotes
+from einsql.core.quoting import literal as text_literal
 from einsql.frontends.console.commands.command import CommandTarget
 from einsql.frontends.console.objects import definition, entries, quoted
 from einsql.frontends.console.settings import CommandError
@@ -24,15 +25,18 @@ _EXACT = re.compile(
 
 _OF_SESSION = "NOT internal AND database_name = current_database() AND schema_name <> '__einsql'"
 
-_BEFORE = f"""
-SELECT 'CREATE SCHEMA ' || schema_name || ';' FROM duckdb_schemas()
-WHERE {_OF_SESSION} AND schema_name <> 'main'
-UNION ALL SELECT 'CREATE TYPE ' || type_name || ' AS ENUM (' || list_aggregate(
-  list_transform(labels, lambda l: '''' || replace(l, '''', '''''') || ''''), 'string_agg', ', ')
-  || ');' FROM duckdb_types() WHERE {_OF_SESSION} AND labels IS NOT NULL
-UNION ALL SELECT sql FROM duckdb_sequences()
+_SCHEMAS = f"""
+SELECT schema_name FROM duckdb_schemas() WHERE {_OF_SESSION} AND schema_name <> 'main'"""
+
+_TYPES = f"""
+SELECT schema_name, type_name FROM duckdb_types() WHERE {_OF_SESSION} ORDER BY type_oid"""
+
+_SEQUENCES = """
+SELECT schema_name, sequence_name, sql FROM duckdb_sequences()
 WHERE NOT temporary AND database_name = current_database()"""
-"""The statements that tables depend on."""
+"""The sequences; START in `sql` is the next value, and the name has no schema and no quotes."""
+_CLAUSES = " INCREMENT BY "
+"""The first clause in the `sql` of a sequence."""
 
 _TABLES = f"""
 SELECT schema_name, table_name, sql FROM duckdb_tables()
@@ -47,6 +51,21 @@ AND NOT starts_with(view_name, '__einsql_')"""
 _GENERATED = f"""
 SELECT schema_name, table_name, column_name FROM duckdb_columns()
 WHERE {_OF_SESSION} AND is_generated"""
+
+_COMMENTS = f"""
+SELECT 'TABLE', schema_name, table_name, NULL, table_name, comment FROM duckdb_tables()
+WHERE {_OF_SESSION} AND NOT temporary
+UNION ALL SELECT 'VIEW', schema_name, view_name, NULL, view_name, comment FROM duckdb_views()
+WHERE {_OF_SESSION} AND NOT temporary
+UNION ALL SELECT 'COLUMN', schema_name, table_name, column_name, table_name, comment
+FROM duckdb_columns() WHERE {_OF_SESSION}
+UNION ALL SELECT 'INDEX', schema_name, index_name, NULL, table_name, comment
+FROM duckdb_indexes() WHERE database_name = current_database()
+UNION ALL SELECT 'TYPE', schema_name, type_name, NULL, NULL, comment
+FROM duckdb_types() WHERE {_OF_SESSION}
+UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, NULL, NULL, comment
+FROM duckdb_sequences() WHERE NOT temporary AND database_name = current_database()"""
+"""The kind, schema, name and column of what has a comment, and the table on which it depends."""
 
 _INDEXES = """
 SELECT table_name, sql FROM duckdb_indexes() WHERE database_name = current_database()"""
@@ -84,15 +103,14 @@ class _Dump:
         """The statements: tables and tensors, then what reads them."""
         yield "BEGIN TRANSACTION;"
         if self._everything:
-            yield from (_ended(sql) for (sql,) in self._rows(_BEFORE))
+            yield from self._before()
         generated: dict[tuple[str, str], set[str]] = {}
         for schema, name, column in self._rows(_GENERATED):
             generated.setdefault((schema, name), set()).add(column)
         for schema, name, sql in self._rows(_TABLES):
             if self._matches(name):
                 yield _ended(sql)
-                place = f"{quoted(schema)}.{quoted(name)}" if schema != "main" else quoted(name)
-                yield from self._inserts(place, generated.get((schema, name), ()))
+                yield from self._inserts(_place(schema, name), generated.get((schema, name), ()))
         for entry in self._tensors:
             yield definition(self._shell.connection, entry)
             yield from self._inserts(quoted(entry.name))
@@ -104,7 +122,22 @@ class _Dump:
         for table, sql in self._rows(_INDEXES):
             if self._matches(table):
                 yield _ended(sql)
+        for kind, schema, name, column, table, comment in self._rows(_COMMENTS):
+            if comment is not None and (self._everything or self._matches(table or "")):
+                place = _place(schema, name) + (f".{quoted(column)}" if column else "")
+                yield f"COMMENT ON {kind} {place} IS {text_literal(comment)};"
         yield "COMMIT;"
+
+    def _before(self) -> Iterator[str]:
+        """The statements that tables depend on."""
+        for (schema,) in self._rows(_SCHEMAS):
+            yield f"CREATE SCHEMA {quoted(schema)};"
+        for schema, name in self._rows(_TYPES):
+            place = _place(schema, name)
+            ((text,),) = self._rows(f"SELECT typeof(CAST(NULL AS {place}))")
+            yield f"CREATE TYPE {place} AS {text};"
+        for schema, name, sql in self._rows(_SEQUENCES):
+            yield _ended(f"CREATE SEQUENCE {_place(schema, name)}{sql[sql.rindex(_CLAUSES) :]}")
 
     def _matches(self, name: str) -> bool:
         return self._everything or any(p.fullmatch(name) for p in self._patterns)
@@ -138,6 +171,11 @@ class _Dump:
 
 def _is_float(column: Column) -> bool:
     return column.type in ("HALF", "BFLOAT16")
+
+
+def _place(schema: str, name: str) -> str:
+    """The name of an object with its schema, without that of the schema main."""
+    return quoted(name) if schema == "main" else f"{quoted(schema)}.{quoted(name)}"
 
 
 def _ended(sql: str) -> str:
