@@ -13,6 +13,7 @@ import pytest
 
 import einsql
 from einsql.hybrid import hybrid_plan
+from tests.support.samples import spread
 
 X = np.array([[0.5, 1.0, 2.5, 0.25], [3.0, 1.5, 2.0, 0.75], [4.0, 3.5, 0.125, 1.25]], np.float32)
 Y = np.array([[1.0, 0.5], [2.5, 3.0], [0.25, 2.0], [1.5, 4.0]])
@@ -81,7 +82,7 @@ def _value(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("sql", STATEMENTS)
+@pytest.mark.parametrize("sql", spread(STATEMENTS, 110))
 def test_equal_to_duckdb(
     ours: einsql.Connection, theirs: duckdb.DuckDBPyConnection, sql: str
 ) -> None:
