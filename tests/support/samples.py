@@ -23,13 +23,13 @@ def sample(few: _T, many: _T) -> _T:
 def spread(cases: Iterable[_T], few: int) -> list[_T]:
     """Gives `few` cases in the suite, and all in `make properties`.
 
-    Neighbours in a list of cases are alike, so the few have equal distances. The first and the last
-    case are among them.
+    Neighbours in a list of cases are alike, so the few have equal distances, from the first case to
+    the last one.
     """
     every = list(cases)
     if EVERYTHING or few >= len(every):
         return every
-    return [every[n * (len(every) - 1) // (few - 1)] for n in range(few)]
+    return [every[n * (len(every) - 1) // max(few - 1, 1)] for n in range(few)]
 
 
 def combinations(*values: Collection[Any]) -> list[tuple[Any, ...]]:

@@ -58,7 +58,7 @@ def memory() -> Iterator[str]:
     group.rmdir()
 
 
-@pytest.mark.parametrize(("phase", "how"), sample([*KILLS[::3], *FALLS[::2]], [*KILLS, *FALLS]))
+@pytest.mark.parametrize(("phase", "how"), sample([*KILLS[3::3], *FALLS[::2]], [*KILLS, *FALLS]))
 def test_a_rank_that_ends_in_any_phase_is_named_and_the_session_goes_on(
     con: einsql.Connection, plan: Path, phase: str, how: str
 ) -> None:

@@ -20,9 +20,9 @@ from einsql.storage.database.directory import Directory
 from einsql.storage.database.file import FileDatabase
 from einsql.storage.database.opening import open_database
 from tests.storage.database.victim import SHAPE, commits, prepare, state
-from tests.support.samples import spread
+from tests.support.samples import sample, spread
 
-COMMITS, READS, BACKUPS = 12, 3, 2
+COMMITS, READS, BACKUPS = sample((6, 2, 1), (12, 3, 2))
 """What there has to be, reads of each reader; EINSQL_SECONDS lasts by the clock instead."""
 PATIENCE = 240.0
 """Seconds after which a test that does not get on is over."""

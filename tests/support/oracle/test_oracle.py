@@ -16,7 +16,7 @@ from tests.support.oracle.everywhere import everywhere
 from tests.support.oracle.generate import Generator
 from tests.support.samples import sample
 
-QUERIES = 50
+QUERIES = sample(30, 50)
 LEAST_IN_FRAGMENT = 0.9
 MOST_EMPTY = 0.15
 
