@@ -59,7 +59,7 @@ fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 
 properties: $(VENV)/.dev  ## run the property tests and samples on all examples, drawn anew
 	EINSQL_EXAMPLES_DRAWN=new $(BIN)/pytest tests/documents tests/engine tests/explain tests/frontends tests/hybrid \
-	    tests/ir tests/kernels tests/optimizer tests/planner tests/sql tests/storage tests/support
+	    tests/ir tests/kernels tests/optimizer tests/planner tests/session tests/sql tests/storage tests/support
 
 gradients: $(VENV)/.dev  ## compare 5000 random gradients with differences, 200 with torch.autograd
 	$(BIN)/python -m tests.ir.autodiff.campaign --losses 5000 --torch 200

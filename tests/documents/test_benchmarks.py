@@ -14,9 +14,7 @@ from benchmarks.statements import STATEMENTS
 from tests.support.samples import sample
 
 
-@pytest.mark.parametrize(
-    "name", sample(["gradient, logistic"], ["running sums by row", "gradient, logistic"])
-)
+@pytest.mark.parametrize("name", sample([], ["running sums by row", "gradient, logistic"]))
 def test_first_measures_every_mode(name: str) -> None:
     found = first.line([s.name for s in STATEMENTS].index(name), rounds=1)
     assert found.name == name

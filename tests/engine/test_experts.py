@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 TOKENS, WIDTH, HIDDEN, EXPERTS, SLOTS = 37, 24, 20, 7, 2
 KEYS = {"x": "ih", "r": "i", "s": "ik", "g": "ik", "w1": "ehf", "w2": "efo", "w3": "ehf", "b": "f"}
@@ -140,7 +141,9 @@ def assert_same(got: np.ndarray, wanted: np.ndarray) -> None:
 
 @pytest.mark.parametrize(
     ("query", "route"),
-    [*((q, "spread") for q in QUERIES), *(("chain", r) for r in routes() if r != "spread")],
+    spread(
+        [*((q, "spread") for q in QUERIES), *(("chain", r) for r in routes() if r != "spread")], 5
+    ),
 )
 def test_sites_answer_as_one_and_as_duckdb(query: str, route: str) -> None:
     """Experts without rows and with all rows, values that are no expert, more sites than experts.

@@ -18,6 +18,7 @@ from tests.support.networks import (
     ffnn,
     graph,
 )
+from tests.support.samples import combinations
 
 SITES = 5
 GOOGLE = (10**4, 1600, 10**5, 10)
@@ -78,8 +79,12 @@ def test_an_unrestricted_planner_does_better_than_both(shape: tuple[int, int, in
         assert all([x for x, parts in c.parts.items() if parts > 1] == ["h"] for c in products)
 
 
-@pytest.mark.parametrize("strategy", ["data:n", "model", "model:l,h", "megatron", "eindecomp"])
-@pytest.mark.parametrize("step", [FFNN, FFNN_BY_GRADIENT], ids=["by hand", "by GRADIENT"])
+@pytest.mark.parametrize(
+    ("strategy", "step"),
+    combinations(
+        ["data:n", "model", "model:l,h", "megatron", "eindecomp"], [FFNN, FFNN_BY_GRADIENT]
+    ),
+)
 def test_every_plan_takes_the_same_step(strategy: str, step: str) -> None:
     tensors = ffnn(20, 7, 15, 10)
     con = connected(tensors)

@@ -13,7 +13,7 @@ from einsql.ir.spmd.program import FusedSteps
 from einsql.planner.plan import Plan
 from tests.kernels.test_groups import SINGLE, STATEMENTS, con
 from tests.support.plans import cached
-from tests.support.samples import combinations
+from tests.support.samples import combinations, spread
 
 __all__ = ["con"]  # its tensors serve every test here
 
@@ -36,7 +36,7 @@ def _table(con: einsql.Connection, sql: str) -> np.ndarray:
     return np.array(sorted(con.execute(sql).fetchall()), float)
 
 
-@pytest.mark.parametrize(("name", "sites"), combinations(STATEMENTS, [2, 3]))
+@pytest.mark.parametrize(("name", "sites"), spread(combinations(STATEMENTS, [2, 3]), 6))
 def test_sites_run_together_what_stays_in_a_cell(
     con: einsql.Connection, name: str, sites: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,7 +236,7 @@ WITH_STATUS = pytest.mark.skipif(
 
 
 @WITH_STATUS
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", sample(["float32"], ["float32", "float64"]))
 def test_a_chain_takes_less_anonymous_memory_than_its_limit(dtype: str, tmp_path: Path) -> None:
     side = 1300 if dtype == "float32" else 950
     chain(side, "10MB", dtype, tmp_path)

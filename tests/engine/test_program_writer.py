@@ -94,7 +94,7 @@ def _bytes(found: Sequence[Arrays]) -> list[dict[str, tuple[object, ...]]]:
     return [{n: (a.dtype, a.shape, a.tobytes()) for n, a in f.items()} for f in one_nan]
 
 
-@settings(max_examples=sample(60, 200))
+@settings(max_examples=sample(25, 200))
 @given(_programs())
 def test_later_runs_are_as_the_first(made: tuple[list[Node], dict[str, Arrays]]) -> None:
     roots, inputs = made

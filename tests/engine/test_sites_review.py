@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import combinations
 
 CHANCE = np.random.default_rng(11)
 A = CHANCE.integers(-8, 8, (13, 7)).astype(np.float32)
@@ -31,8 +32,10 @@ def explained(con: einsql.Connection, sql: str, options: str = "") -> dict[str, 
     return report
 
 
-@pytest.mark.parametrize("select", ["SUM(val) AS v", "COUNT(*) AS v", "ARG_MIN(i, val) AS v"])
-@pytest.mark.parametrize("sites", [2, 5, 16])
+@pytest.mark.parametrize(
+    ("select", "sites"),
+    combinations(["SUM(val) AS v", "COUNT(*) AS v", "ARG_MIN(i, val) AS v"], [2, 5, 16]),
+)
 def test_a_single_value_is_a_tensor_wherever_it_was_made(select: str, sites: int) -> None:
     made = []
     for con in (connection(), connection(sites)):

@@ -177,7 +177,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[float, float]], list[tuple[int, 
     return sizes, edges
 
 
-@settings(max_examples=sample(50, 150))
+@settings(max_examples=sample(20, 150))
 @given(graphs())
 def test_boxes_stand_apart_and_edges_run_down(
     graph: tuple[list[tuple[float, float]], list[tuple[int, int]]],

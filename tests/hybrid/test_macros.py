@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def macros(con: einsql.Connection) -> einsql.Connection:
 
 @pytest.mark.parametrize(
     ("sql", "given", "expected"),
-    [
+    spread([
         # x is a tensor of the caller's as well, which the parameter hides
         ("SELECT * FROM total(t)", None, [(4.0,)]),
         ("SELECT * FROM total((SELECT v FROM t WHERE n = 'a'))", None, [(1.5,)]),
@@ -63,7 +64,7 @@ def macros(con: einsql.Connection) -> einsql.Connection:
         ("WITH x AS (SELECT 'q' AS s) SELECT n || row_of(r) || s FROM t, x ORDER BY 1", None,
          [("a6.0q",), ("b38.0q",)]),
         ("SELECT val FROM softmax((SELECT r, c, v AS val FROM t), c)", None, [(1.0,), (1.0,)]),
-    ],
+    ], 6),
 )  # fmt: skip
 def test_table_macros_take_tables(
     macros: einsql.Connection, sql: str, given: Any, expected: list[Any]

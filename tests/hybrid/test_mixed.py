@@ -13,6 +13,7 @@ import pytest
 
 import einsql
 from einsql.hybrid import hybrid_plan
+from tests.support.samples import sample, spread
 
 X = np.array([[0.5, 1.0, 2.5, 0.25], [3.0, 1.5, 2.0, 0.75], [4.0, 3.5, 0.125, 1.25]], np.float32)
 Y = np.array([[1.0, 0.5], [2.5, 3.0], [0.25, 2.0], [1.5, 4.0]])
@@ -81,7 +82,7 @@ def _value(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("sql", STATEMENTS)
+@pytest.mark.parametrize("sql", spread(STATEMENTS, 110))
 def test_equal_to_duckdb(
     ours: einsql.Connection, theirs: duckdb.DuckDBPyConnection, sql: str
 ) -> None:
@@ -104,7 +105,7 @@ def test_equal_to_duckdb(
 
 def test_most_are_run_over_fragments(ours: einsql.Connection) -> None:
     wholes = parts = rest = 0
-    for sql in STATEMENTS:
+    for sql in spread(STATEMENTS, 110):
         ours.execute("SET fallback = off")
         try:
             ours.execute(sql)
@@ -118,4 +119,4 @@ def test_most_are_run_over_fragments(ours: einsql.Connection) -> None:
         parts += bool(made.parts.fragments)
         rest += not made.parts.fragments
     assert len(STATEMENTS) >= 300
-    assert parts >= 125, (wholes, parts, rest)
+    assert parts >= sample(35, 125), (wholes, parts, rest)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 SECRET = "none may read this"
 NAME = "m.csv"
@@ -88,7 +89,7 @@ SPELLINGS = (
 """Names of own files, and patterns that match some."""
 
 
-@pytest.mark.parametrize("path", SPELLINGS)
+@pytest.mark.parametrize("path", spread(SPELLINGS, 10))
 def test_no_spelling_of_a_path_reaches_them(served: Served, path: str) -> None:
     spelled = path.format(**served.names)
     for form in (
@@ -157,7 +158,7 @@ ATTEMPTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS)
+@pytest.mark.parametrize("attempt", spread(ATTEMPTS, 36))
 def test_no_statement_reaches_them(served: Served, attempt: str) -> None:
     refused(served, attempt.format(**served.names))
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 SQL = "SELECT i, SUM(val) AS s FROM x GROUP BY i ORDER BY s DESC LIMIT 2"
 
@@ -153,7 +154,7 @@ CONDITIONS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("condition", spread(CONDITIONS, 5))
 def test_scans_of_elements_take_conditions(condition: str) -> None:
     con = einsql.connect()
     values = np.array([[0.5, 1.0, 2.5], [np.nan, 1.5, 4.0], [8.0, -np.inf, 3.0]], np.float32)

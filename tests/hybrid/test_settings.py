@@ -10,6 +10,7 @@ import pytest
 import einsql
 from einsql.core.quoting import literal
 from einsql.core.settings import SETTINGS
+from tests.support.samples import combinations
 
 OFF = {"enable_external_access": False}
 
@@ -19,8 +20,9 @@ def asked(con: einsql.Connection, name: str) -> object:
     return con.duck.execute(f"SELECT current_setting('{name}')")[0][0]
 
 
-@pytest.mark.parametrize("where", ["memory", "file"])
-@pytest.mark.parametrize("when", ["connect", "before", "after"])
+@pytest.mark.parametrize(
+    ("where", "when"), combinations(["memory", "file"], ["connect", "before", "after"])
+)
 def test_external_access_stays_off(
     tmp_path: Path, where: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ QUERIES: dict[str, list[tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("sql", QUERIES)
+@pytest.mark.parametrize("sql", spread(QUERIES, 5))
 def test_tensors_are_in_the_system_tables(con: einsql.Connection, sql: str) -> None:
     assert con.execute(sql).fetchall() == QUERIES[sql]
 
@@ -84,17 +85,20 @@ def test_a_repeated_query_lists_new_tensors(con: einsql.Connection) -> None:
 
 @pytest.mark.parametrize(
     ("sql", "meant"),
-    [
-        ("SELECT * FROM wieght", "weight"),
-        ("SELECT * FROM nmaes", "names"),
-        ("SELECT * FROM sort", "sorted"),
-        ("SELECT n, val FROM names, weigth ORDER BY n", "weight"),
-        ("DESCRIBE nams", "names"),
-        ("INSERT INTO name VALUES (1, 'a')", "names"),
-        ("DROP TABLE weights", "weight"),
-        ("COPY nams TO 'n.csv'", "names"),
-        ("CREATE TENSOR t AS SELECT * FROM nams", "names"),
-    ],
+    spread(
+        [
+            ("SELECT * FROM wieght", "weight"),
+            ("SELECT * FROM nmaes", "names"),
+            ("SELECT * FROM sort", "sorted"),
+            ("SELECT n, val FROM names, weigth ORDER BY n", "weight"),
+            ("DESCRIBE nams", "names"),
+            ("INSERT INTO name VALUES (1, 'a')", "names"),
+            ("DROP TABLE weights", "weight"),
+            ("COPY nams TO 'n.csv'", "names"),
+            ("CREATE TENSOR t AS SELECT * FROM nams", "names"),
+        ],
+        4,
+    ),
 )
 def test_tables_views_and_tensors_are_suggested(
     con: einsql.Connection, sql: str, meant: str

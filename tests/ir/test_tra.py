@@ -214,7 +214,7 @@ def assert_same(a: tra.Relation, b: tra.Relation) -> None:
 
 
 @given(cuts, st.data())
-@settings(max_examples=sample(25, 60))
+@settings(max_examples=sample(10, 60))
 def test_stack_undoes_tile(cut_at: list[tuple[int, ...]], draw: st.DataObject) -> None:
     x = numbered(cut_at)
     dim = draw.draw(st.integers(0, len(cut_at) - 1))
@@ -228,7 +228,7 @@ def test_stack_undoes_tile(cut_at: list[tuple[int, ...]], draw: st.DataObject) -
 
 
 @given(cuts, st.data())
-@settings(max_examples=sample(25, 60))
+@settings(max_examples=sample(10, 60))
 def test_repartition_forgets_the_cut_before(
     cut_at: list[tuple[int, ...]], draw: st.DataObject
 ) -> None:
@@ -249,7 +249,7 @@ def test_repartition_forgets_the_cut_before(
     st.integers(0, 2),
     st.integers(0, 2),
 )
-@settings(max_examples=40)
+@settings(max_examples=sample(15, 40))
 def test_aggregation_in_two_phases(
     parts: tuple[int, int, int], op: str, order: list[int], first: int, last: int
 ) -> None:

@@ -38,6 +38,7 @@ from einsql.kernels.sparse.tiles import TILE
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
 from tests.kernels.patterns import tensor
+from tests.support.samples import spread
 
 __all__ = ["cache_directory"]  # its fixture serves every test here
 
@@ -249,7 +250,9 @@ def errors(
 TYPES = pytest.mark.parametrize("dtype", [F, D], ids=str)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(n, t) for n, (_, of) in FORMS.items() for t in of])
+@pytest.mark.parametrize(
+    ("name", "dtype"), spread([(n, t) for n, (_, of) in FORMS.items() for t in of], 12)
+)
 def test_sums_of_every_form(name: str, dtype: DType) -> None:
     form, _ = FORMS[name]
     found = errors(form, form.terms * MORE, dtype, form.kernels, len(form.operands) == 1)

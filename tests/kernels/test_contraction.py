@@ -17,6 +17,7 @@ from einsql.kernels.matmul.layout import Labels, lay_out
 from einsql.kernels.matmul.multiply import Multiplied
 from einsql.kernels.matmul.pieces import cut
 from tests.kernels.nodes import no_tick
+from tests.support.samples import combinations
 
 EXTENTS = {"i": 2, "j": 3, "k": 4, "l": 5}
 SINGLE = {"i": 1, "j": 3, "k": 1, "l": 5}
@@ -28,8 +29,7 @@ def _operand(name: str, labels: tuple[str, ...], extents: dict[str, int]) -> Ope
     return Operand(Input(name, Schema(keys, (Field("v", DType.DOUBLE),))), labels)
 
 
-@pytest.mark.parametrize("extents", [EXTENTS, SINGLE], ids=["several", "single"])
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(("extents", "count"), combinations([EXTENTS, SINGLE], [1, 2, 3, 4]))
 def test_every_pattern_gives_what_einsum_gives(count: int, extents: dict[str, int]) -> None:
     chance = np.random.default_rng(count)
     labels = "ijkl"[:count]

@@ -78,7 +78,7 @@ def test_kernels_of_floats(kind: str, short: DType) -> None:
         "segments": segments(dtypes=(F,)),
     }[kind]
 
-    @settings(max_examples=sample(30, 60) if kind == "products" else sample(6, 15))
+    @settings(max_examples=sample(12, 60) if kind == "products" else sample(4, 15))
     @given(strategy)
     def answers(case: Case) -> None:
         name = compile_node(case.node, jit="always").kernel
@@ -91,7 +91,7 @@ def test_kernels_of_floats(kind: str, short: DType) -> None:
     answers()
 
 
-@settings(max_examples=sample(60, 150))
+@settings(max_examples=sample(25, 150))
 @given(cases())
 def test_every_tier(case: Case) -> None:
     """Short operands and results among all others, by the kernels that are chosen."""

@@ -67,7 +67,7 @@ def _fraction(draw: st.DrawFn) -> Const:
     return Const(draw(st.sampled_from((0.5, 0.0, 1.0, 0.25, 0.3, 0.7))), D)
 
 
-@settings(max_examples=sample(50, 400))
+@settings(max_examples=sample(20, 400))
 @given(holistic_cases(), st.booleans(), st.sampled_from((1, 64)))
 def test_random_nodes(case: Case, small_blocks: bool, large: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

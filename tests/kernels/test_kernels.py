@@ -136,11 +136,11 @@ def operations(draw: st.DrawFn) -> Case:
 
 
 EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
-    VIEWS.name: (copies(), sample(30, 100)),
-    CONTRACTION.name: (products(), sample(100, 300)),
-    VECTOR.name: (st.one_of(cases(), operations(), gathers()), sample(120, 600)),
-    WINDOWS.name: (convolutions(), sample(20, 60)),
-    SEGMENTS.name: (segments(), sample(12, 30)),
+    VIEWS.name: (copies(), sample(12, 100)),
+    CONTRACTION.name: (products(), sample(40, 300)),
+    VECTOR.name: (st.one_of(cases(), operations(), gathers()), sample(50, 600)),
+    WINDOWS.name: (convolutions(), sample(8, 60)),
+    SEGMENTS.name: (segments(), sample(6, 30)),
     "loops": (products(), 3),  # has a test file of its own
 }
 OWN = {
@@ -179,7 +179,7 @@ def test_kernel(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("near", [0, 2**16], ids=["sorted", "scattered"])
 def test_segments_on_two_threads(near: int) -> None:
-    @settings(max_examples=sample(5, 15))
+    @settings(max_examples=sample(3, 15))
     @given(segments())
     def answers(case: Case) -> None:
         runner = SEGMENTS.match(case.node)
@@ -196,14 +196,14 @@ def test_segments_on_two_threads(near: int) -> None:
         answers()
 
 
-@settings(max_examples=sample(50, 150))
+@settings(max_examples=sample(20, 150))
 @given(cases())
 def test_registry_without_a_compiler(case: Case) -> None:
     runner = compile_node(case.node, jit="never").run
     check(case, runner)
 
 
-@settings(max_examples=sample(40, 100))
+@settings(max_examples=sample(15, 100))
 @given(cases(), st.integers(1, 6))
 def test_vector_in_blocks(case: Case, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -211,7 +211,7 @@ def test_vector_in_blocks(case: Case, size: int) -> None:
         check(case, compile_vector(case.node))
 
 
-@settings(max_examples=sample(60, 200))
+@settings(max_examples=sample(25, 200))
 @given(products(), st.sampled_from([1, 32]), st.sampled_from([0.0, 3.5e-10, 1.0]))
 def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -462,7 +462,7 @@ def test_an_embedding_lookup_takes_rows() -> None:
     np.testing.assert_array_equal(runner(operands, no_tick)["val"], e[rows - 1].T)
 
 
-@settings(max_examples=sample(60, 200))
+@settings(max_examples=sample(25, 200))
 @given(st.one_of(cases(), copies(), products(), operations(), gathers(), segments()))
 def test_only_views_alias_operands(case: Case) -> None:
     """What says which inputs a result may show relies on it."""

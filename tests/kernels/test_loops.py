@@ -45,13 +45,13 @@ H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
 __all__ = ["cache_directory"]  # its fixture serves every test here
 
 
-@settings(PROPERTY, max_examples=sample(25, 40))
+@settings(PROPERTY, max_examples=sample(10, 40))
 @given(cases())
 def test_random_nodes(case: Case) -> None:
     check(case, compile_loops(case.node))
 
 
-@settings(PROPERTY, max_examples=sample(12, 20))
+@settings(PROPERTY, max_examples=sample(6, 20))
 @given(cases())
 def test_random_nodes_in_many_boxes_on_two_threads(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -152,7 +152,7 @@ def _conditions(leaves: list[Expr]) -> list[Expr]:
     return tests
 
 
-@settings(PROPERTY, max_examples=sample(4, 25))
+@settings(PROPERTY, max_examples=sample(3, 25))
 @given(sides(), st.sampled_from((1, 2)), st.sampled_from((1, 10**6)))
 def test_random_reductions_over_two_sides(case: Case, threads: int, terms: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

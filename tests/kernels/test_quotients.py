@@ -125,7 +125,7 @@ def wrapped(draw: st.DrawFn) -> Case:
     return Case(node, tuple(arrays))
 
 
-@settings(PROPERTY, max_examples=sample(60, 150))
+@settings(PROPERTY, max_examples=sample(20, 150))
 @given(wrapped(), st.sampled_from((1, 3, 24)))
 def test_random_loops_that_wrap(case: Case, least: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -134,7 +134,7 @@ def test_random_loops_that_wrap(case: Case, least: int) -> None:
         check(case, compile_loops(case.node))
 
 
-@settings(PROPERTY, max_examples=sample(20, 50))
+@settings(PROPERTY, max_examples=sample(8, 50))
 @given(wrapped())
 def test_random_loops_that_wrap_in_many_boxes(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:

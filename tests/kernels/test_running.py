@@ -33,7 +33,7 @@ from einsql.kernels.registry import RUNNING, compile_node
 from einsql.kernels.vectorized import running
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, random_array
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample
 
 B, I32, I64, F, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.FLOAT, DType.DOUBLE
 FLAG = Output(PRESENT, (TRUE,), B, "bool_or")
@@ -110,7 +110,7 @@ def running_nodes(draw: st.DrawFn) -> Case:
     return Case(node, tuple(arrays))
 
 
-@settings(PROPERTY, max_examples=sample(80, 300))
+@settings(PROPERTY, max_examples=sample(30, 300))
 @given(case=running_nodes())
 def test_any_running_reduction(case: Case) -> None:
     runner = RUNNING.match(case.node)
@@ -155,8 +155,9 @@ FROM x a JOIN x b ON a.h = b.h AND b.i {relation} a.i GROUP BY a.h, a.i ORDER BY
 """
 
 
-@pytest.mark.parametrize("relation", ["<=", "<", ">=", ">"])
-@pytest.mark.parametrize("stored", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("relation", "stored"), combinations(["<=", "<", ">=", ">"], [np.asarray, sparse.csr_array])
+)
 def test_running_statistics(relation: str, stored: Any) -> None:
     chance = np.random.default_rng(1)
     values = np.where(chance.random((5, 60)) < 0.7, chance.integers(1, 99, (5, 60)) / 4, 0.0)

@@ -35,7 +35,7 @@ from einsql.kernels.sparse import compile_sparse, multiply, tiled, tiles
 from einsql.storage.sparse_fields import SparseFields
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample, spread
 
 B, I64, H, F, D = DType.BOOLEAN, DType.BIGINT, DType.HALF, DType.FLOAT, DType.DOUBLE
 
@@ -154,7 +154,7 @@ def joins(draw: st.DrawFn) -> Case:
 def test_random_joins(way: str) -> None:
     fell_back = [0, 0]
 
-    @settings(PROPERTY, max_examples=sample(40, 100))
+    @settings(PROPERTY, max_examples=sample(20, 100))
     @given(joins())
     def run(case: Case) -> None:
         def otherwise() -> Runner:
@@ -295,8 +295,7 @@ def connected(m: object, **options: Any) -> einsql.Connection:
     return con
 
 
-@pytest.mark.parametrize("what", list(STATEMENTS))
-@pytest.mark.parametrize("kind", ["csr", "csc"])
+@pytest.mark.parametrize(("what", "kind"), combinations(list(STATEMENTS), ["csr", "csc"]))
 def test_stored_elements_are_rows(
     kind: str, what: str, duck: Duck
 ) -> None:  # fmt: skip
@@ -325,7 +324,7 @@ CONDITIONS = (
 )
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("condition", spread(CONDITIONS, 8))
 def test_conditions_on_one_side_are_flags(way: str, condition: str, duck: Duck) -> None:
     sql = (
         "SELECT a.j AS i, b.j, SUM(a.val * b.val) AS v, COUNT(*) AS n "
@@ -336,8 +335,13 @@ def test_conditions_on_one_side_are_flags(way: str, condition: str, duck: Duck) 
     assert con.execute(sql).fetchall() == sorted(duck(sql))
 
 
-@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.bool_])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    combinations(
+        ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"],
+        [np.float32, np.float64, np.int64, np.bool_],
+    ),
+)
 def test_formats_and_types(kind: str, dtype: Any) -> None:
     """What is stored exists, and blocks are stored whole."""
     m = matrix(dtype).asformat(kind)

@@ -39,6 +39,7 @@ from einsql.kernels.runtime import thread_pool
 from tests.kernels.compiling import cache_directory
 from tests.kernels.laws import COUNTS, LAWS, MATRICES, WELFORD, WITNESS, Law, call, real
 from tests.kernels.nodes import Arrays, Runner, no_tick
+from tests.support.samples import spread
 
 B, I32, I64, F, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.FLOAT, DType.DOUBLE
 
@@ -124,7 +125,7 @@ def _threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("_threads")
-@pytest.mark.parametrize(("law", "layout"), CASES)
+@pytest.mark.parametrize(("law", "layout"), spread(CASES, 12))
 def test_loops_reduce_to_states(law: str, layout: str) -> None:
     keys, extents, _ = LAYOUTS[layout]
     node = node_of(LAWS[law], keys, extents, selects=layout != "rows")

@@ -41,7 +41,7 @@ def outcome(run: Runner, arrays: list[Arrays]) -> dict[str, tuple[object, ...]] 
     return {n: (a.dtype, a.shape, a.tobytes()) for n, a in found.items()}
 
 
-@settings(max_examples=sample(60, 400))
+@settings(max_examples=sample(25, 400))
 @given(cases())
 def test_later_runs_are_as_the_first(case: Case) -> None:
     runner = compile_vector(case.node)

@@ -12,6 +12,7 @@ from einsql.optimizer.decomposition.derivation import RUNNERS_UP, derivation
 from einsql.optimizer.decomposition.problem import Problem
 from einsql.optimizer.decomposition.schedules import Schedule, completed
 from tests.optimizer.problems import chain, random_problem
+from tests.support.samples import combinations
 
 SITES = 8
 
@@ -21,8 +22,9 @@ def total(problem: Problem, parts: list[dict[str, int]], objective: Objective) -
     return completed(problem.published, schedules, SITES, objective)[1]
 
 
-@pytest.mark.parametrize("objective", [Floats(), Seconds(Machine(), SITES, None)])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("objective", "seed"), combinations([Floats(), Seconds(Machine(), SITES, None)], range(6))
+)
 def test_an_alternative_costs_what_the_graph_costs_more(objective: Objective, seed: int) -> None:
     problem = random_problem(seed, 7)
     if seed == 0:

@@ -66,7 +66,7 @@ def _expression(chance: Random) -> Expr:
     return Affine(steps, chance.randint(-2, 2)).expr()
 
 
-@settings(max_examples=sample(100, 400))
+@settings(max_examples=sample(40, 400))
 @given(seed=st.integers(0, 2**32))
 def test_computed_keys_keep_their_meaning(seed: int) -> None:
     graph = windows(seed)

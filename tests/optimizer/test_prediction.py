@@ -25,6 +25,7 @@ from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.engine.test_sites import CHAIN, QUERIES, chain, connection, explained
 from tests.support.plans import planned
+from tests.support.samples import spread
 
 
 def tiles_on_grid(extents: tuple[int, ...], parts: tuple[int, ...], sites: np.ndarray) -> Tiles:
@@ -63,7 +64,7 @@ def test_traffic_is_that_of_all_pairs_of_tiles(
     assert (found.messages == np.maximum(out, into)).all()
 
 
-@pytest.mark.parametrize("sql", QUERIES, ids=range(len(QUERIES)))
+@pytest.mark.parametrize("sql", spread(QUERIES, 8), ids=spread(range(len(QUERIES)), 8))
 def test_sites_send_what_is_predicted_and_seconds_add_up(sql: str) -> None:
     report = explained(connection(6), sql, "ANALYZE, ")
     planned = explained(connection(6), sql)

@@ -30,7 +30,7 @@ from einsql.storage.fields import Fields
 from tests.engine.test_sites import QUERIES, connection, explained
 from tests.support.networks import FFNN, connected, ffnn, transformer
 from tests.support.plans import planned
-from tests.support.samples import combinations, sample
+from tests.support.samples import combinations, sample, spread
 
 NETWORKS = {
     "ffnn": (ffnn(24, 16, 12, 8), FFNN),
@@ -83,10 +83,10 @@ def random_cluster(pick: Random) -> Topology:
 
 @pytest.mark.parametrize("sites", sample([4], [2, 3, 4, 8]))
 def test_sites_send_in_a_simulation_what_they_send_in_a_run(sites: int) -> None:
-    small = combinations(QUERIES, ("eindecomp", "paper", "equal"))
+    small = spread(combinations(QUERIES, ("eindecomp", "paper", "equal")), 5)
     cases = [(connection(sites, strategy), sql) for sql, strategy in small]
     strategies = ("eindecomp", "megatron", "sequence", "attention", "model", "equal")
-    for (tensors, sql), strategy in combinations(list(NETWORKS.values()), strategies):
+    for (tensors, sql), strategy in spread(combinations(list(NETWORKS.values()), strategies), 4):
         con = connected(tensors)
         con.execute(f"SET jit = 'never'; SET sites = {sites}; SET strategy = '{strategy}'")
         cases.append((con, sql))

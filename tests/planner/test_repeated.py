@@ -144,7 +144,7 @@ def outcome(con: einsql.Connection, text: str, values: tuple[int, int]) -> objec
     return found, stored
 
 
-@pytest.mark.parametrize("text", sample([*SELECTS[::3], *CHANGES[::3]], [*SELECTS, *CHANGES]))
+@pytest.mark.parametrize("text", sample([*SELECTS[::6], *CHANGES[::6]], [*SELECTS, *CHANGES]))
 def test_every_run_is_as_a_first_one(text: str) -> None:
     """Whatever the values: within bounds or beyond, of keys that are there or not."""
     with prepared() as con:

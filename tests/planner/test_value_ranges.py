@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
-from tests.support.samples import sample
+from tests.support.samples import sample, spread
 
 ROWS = 30
 EMBEDDED = "SELECT i.s AS s, e.d AS d, e.val AS val FROM ids i JOIN emb e ON e.v = i.val"
@@ -73,7 +73,7 @@ def is_dense(con: einsql.Connection, sql: str) -> bool:
     return "present" not in str(con.explain(sql))
 
 
-@pytest.mark.parametrize(("sql", "contents", "sites"), sample(DIAGONAL, EACH))
+@pytest.mark.parametrize(("sql", "contents", "sites"), spread(sample(DIAGONAL, EACH), 8))
 def test_registered_ids(sql: str, contents: str, sites: int) -> None:
     ids = CONTENTS[contents]
     con = connected(np.array(ids), sites)

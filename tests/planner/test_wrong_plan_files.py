@@ -12,6 +12,7 @@ import pytest
 import einsql
 from tests.engine.test_sites import QUERIES, connection
 from tests.support.plan_files import broken, export, recut, report
+from tests.support.samples import spread
 
 PRODUCT = QUERIES[0]
 SUMS = "SELECT i, SUM(val) AS s FROM x GROUP BY i"
@@ -41,7 +42,9 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "reason", "hint"), WRONG, ids=range(len(WRONG)))
+@pytest.mark.parametrize(
+    ("change", "reason", "hint"), spread(WRONG, 8), ids=spread(range(len(WRONG)), 8)
+)
 def test_a_wrong_cut_is_refused_with_its_place_and_what_fits(
     change: dict[str, Any], reason: str, hint: str, path: Path
 ) -> None:
@@ -94,7 +97,7 @@ def test_a_file_of_another_form_is_refused_when_it_is_set(
         assert dict(con.execute("SHOW SETTINGS").fetchall())["plan"] == "none"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", spread(range(6), 3))
 def test_a_broken_file_is_an_error_with_its_place_or_a_right_plan(seed: int, path: Path) -> None:
     chance = Random(seed)
     sql = QUERIES[seed]

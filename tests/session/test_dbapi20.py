@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 dbapi20: ModuleType = pytest.importorskip("dbapi20", reason="the suite is dbapi-compliance's")
 Suite: Any = dbapi20.DatabaseAPI20Test
@@ -48,23 +49,26 @@ del Suite  # pytest would collect it without a driver
 
 @pytest.mark.parametrize(
     ("expression", "kind"),
-    [
-        ("'a'", einsql.STRING),
-        ("'{}'::JSON", einsql.STRING),
-        ("'a'::ENUM('a', 'b')", einsql.STRING),
-        ("'a'::BLOB", einsql.BINARY),
-        ("1.5::DECIMAL(4, 2)", einsql.NUMBER),
-        ("1::HUGEINT", einsql.NUMBER),
-        ("1::UTINYINT", einsql.NUMBER),
-        ("true", einsql.NUMBER),
-        ("DATE '2026-01-01'", einsql.DATETIME),
-        ("TIME '10:00'", einsql.DATETIME),
-        ("TIMESTAMP '2026-01-01'", einsql.DATETIME),
-        ("'2026-01-01'::TIMESTAMP_MS", einsql.DATETIME),
-        ("'2026-01-01'::TIMESTAMPTZ", einsql.DATETIME),
-        ("[1.5::DECIMAL(4, 2)]", None),
-        ("{'a': 1}", None),
-    ],
+    spread(
+        [
+            ("'a'", einsql.STRING),
+            ("'{}'::JSON", einsql.STRING),
+            ("'a'::ENUM('a', 'b')", einsql.STRING),
+            ("'a'::BLOB", einsql.BINARY),
+            ("1.5::DECIMAL(4, 2)", einsql.NUMBER),
+            ("1::HUGEINT", einsql.NUMBER),
+            ("1::UTINYINT", einsql.NUMBER),
+            ("true", einsql.NUMBER),
+            ("DATE '2026-01-01'", einsql.DATETIME),
+            ("TIME '10:00'", einsql.DATETIME),
+            ("TIMESTAMP '2026-01-01'", einsql.DATETIME),
+            ("'2026-01-01'::TIMESTAMP_MS", einsql.DATETIME),
+            ("'2026-01-01'::TIMESTAMPTZ", einsql.DATETIME),
+            ("[1.5::DECIMAL(4, 2)]", None),
+            ("{'a': 1}", None),
+        ],
+        8,
+    ),
 )
 def test_types_of_duckdb_are_of_their_kind(expression: str, kind: object) -> None:
     with einsql.connect() as con:

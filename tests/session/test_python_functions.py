@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -83,20 +84,26 @@ def test_a_function_that_looks_at_its_arguments_is_not_recorded(con: einsql.Conn
 
 @pytest.mark.parametrize(
     ("sql", "seen"),
-    [
-        ("SELECT i, j, f(val) AS v FROM x WHERE val >= 1 AND j > 0", [1, 2, 4, 5]),
-        ("SELECT i, j, CASE WHEN val < 2 THEN f(val) END AS v FROM x", [0, 1]),
-        ("SELECT i, SUM(f(val)) FILTER (j = 1) AS v FROM x GROUP BY i", [1, 4]),
-        ("SELECT i, j, f(NULLIF(val, 3)) AS v FROM x", [0, 1, 2, 4, 5]),
-        ("SELECT i, j, COALESCE(NULLIF(val, 3), f(val)) AS v FROM x", [3]),
-        ("SELECT i, j, f(val) AS v FROM s", [0, 1, 3, 4, 5]),
-        ("SELECT i, SUM(f(val)) AS v FROM s GROUP BY i", [0, 1, 3, 4, 5]),
-        ("SELECT i, f(SUM(val)) AS v FROM s WHERE i = 1 GROUP BY i", [12]),
-        ("SELECT x.i, SUM(f(s.val)) AS v FROM x JOIN s USING (i, j) GROUP BY x.i", [0, 1, 3, 4, 5]),
-        ("SELECT i, SUM(f(j) * val) AS v FROM x GROUP BY i", [0, 1, 2]),
-        ("SELECT f(r) AS v, n FROM t WHERE r > 0 ORDER BY n", [1, 2]),
-        ("SELECT i, val OR f(val) > 3 AS v FROM x WHERE j = 0", [0]),
-    ],
+    spread(
+        [
+            ("SELECT i, j, f(val) AS v FROM x WHERE val >= 1 AND j > 0", [1, 2, 4, 5]),
+            ("SELECT i, j, CASE WHEN val < 2 THEN f(val) END AS v FROM x", [0, 1]),
+            ("SELECT i, SUM(f(val)) FILTER (j = 1) AS v FROM x GROUP BY i", [1, 4]),
+            ("SELECT i, j, f(NULLIF(val, 3)) AS v FROM x", [0, 1, 2, 4, 5]),
+            ("SELECT i, j, COALESCE(NULLIF(val, 3), f(val)) AS v FROM x", [3]),
+            ("SELECT i, j, f(val) AS v FROM s", [0, 1, 3, 4, 5]),
+            ("SELECT i, SUM(f(val)) AS v FROM s GROUP BY i", [0, 1, 3, 4, 5]),
+            ("SELECT i, f(SUM(val)) AS v FROM s WHERE i = 1 GROUP BY i", [12]),
+            (
+                "SELECT x.i, SUM(f(s.val)) AS v FROM x JOIN s USING (i, j) GROUP BY x.i",
+                [0, 1, 3, 4, 5],
+            ),
+            ("SELECT i, SUM(f(j) * val) AS v FROM x GROUP BY i", [0, 1, 2]),
+            ("SELECT f(r) AS v, n FROM t WHERE r > 0 ORDER BY n", [1, 2]),
+            ("SELECT i, val OR f(val) > 3 AS v FROM x WHERE j = 0", [0]),
+        ],
+        6,
+    ),
 )
 def test_only_present_and_selected_elements_are_passed(
     con: einsql.Connection, sql: str, seen: list[float]

@@ -14,6 +14,7 @@ import pytest
 
 import einsql
 from einsql.hybrid.effects import UNSTABLE
+from tests.support.samples import spread
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", spread(STEPS, 6))
 def test_relations_are_those_of_duckdb(step: str, con: einsql.Connection) -> None:
     duck = duckdb.connect()
     ours = STEPS[step](con.sql("SELECT * FROM ROWS"), con.from_arrow(OTHER))

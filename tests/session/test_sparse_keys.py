@@ -15,6 +15,7 @@ from scipy import sparse
 
 import einsql
 from einsql.kernels import registry
+from tests.support.samples import spread
 
 EXTENTS = {"i": 4, "j": 5, "k": 3, "l": 6}
 TENSORS = {"v": "j", "r": "ijk", "s": "kij", "q": "ijkl", "m": "ij"}
@@ -146,7 +147,7 @@ def stored() -> Iterator[list[Any]]:
         con.close()
 
 
-@pytest.mark.parametrize("sql", STATEMENTS)
+@pytest.mark.parametrize("sql", spread(STATEMENTS, 13))
 def test_statements_answer_as_duckdb(sql: str, stored: list[Any]) -> None:
     duck, few = stored
     wanted = answer(duck, sql)

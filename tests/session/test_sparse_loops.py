@@ -14,6 +14,7 @@ from scipy import sparse
 import einsql
 from einsql.kernels import registry
 from einsql.kernels.sparse.visits import Route, Visit, points_of
+from tests.support.samples import spread
 
 ROWS, COLUMNS, WIDTH = 11, 14, 3
 
@@ -111,7 +112,7 @@ def few(request: pytest.FixtureRequest) -> Iterator[einsql.Connection]:
     con.close()
 
 
-@pytest.mark.parametrize("sql", STATEMENTS)
+@pytest.mark.parametrize("sql", spread(STATEMENTS, 13))
 def test_answers_are_duckdbs(
     sql: str, duck: Any, few: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

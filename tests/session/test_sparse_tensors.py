@@ -13,6 +13,7 @@ from scipy import sparse
 
 import einsql
 from einsql.kernels import registry
+from tests.support.samples import spread
 
 ROWS, COLUMNS = 13, 17
 
@@ -128,7 +129,7 @@ def stored() -> Iterator[list[Any]]:
         con.close()
 
 
-@pytest.mark.parametrize("sql", STATEMENTS)
+@pytest.mark.parametrize("sql", spread(STATEMENTS, 12))
 def test_storage_never_changes_an_answer(sql: str, stored: list[Any]) -> None:
     duck, dense, few = stored
     wanted = answer(duck, sql)
@@ -140,7 +141,7 @@ def test_storage_never_changes_an_answer(sql: str, stored: list[Any]) -> None:
     few.execute("SET sites = 1; SET cost = 'seconds'")
 
 
-@pytest.mark.parametrize("sql", CHANGES)
+@pytest.mark.parametrize("sql", spread(CHANGES, 5))
 def test_changes_have_the_same_effect(sql: str) -> None:
     cons = [connected(rows(), storage) for storage in (None, "DENSE", "SPARSE")]
     duck, dense, few = cons

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 pd: Any = pytest.importorskip("pandas")
 
@@ -36,7 +37,7 @@ QUERIES = (
 )
 
 
-@pytest.mark.parametrize("sql", QUERIES)
+@pytest.mark.parametrize("sql", spread(QUERIES, 5))
 def test_tables_among_variables_are_those_of_duckdb(sql: str, con: einsql.Connection) -> None:
     df = pd.DataFrame({"k": [0, 1, 2], "name": ["a", "b", "a"], "weight": [1.0, None, 3.0]})
     other = pa.table({"k": [0, 1, 1], "w": [2.5, 0.5, 1.5]})

@@ -51,7 +51,7 @@ def stored(con: einsql.Connection, duck: duckdb.DuckDBPyConnection, kind: str, s
         duck.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
 
 
-@settings(max_examples=sample(40, 600), deadline=None)
+@settings(max_examples=sample(15, 600), deadline=None)
 @given(
     st.sampled_from(SELECTS),
     st.sampled_from(("PARTITION BY g", "", "PARTITION BY k", "PARTITION BY k // 2")),

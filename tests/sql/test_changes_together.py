@@ -347,7 +347,7 @@ def test_an_interrupt_at_any_line_leaves_the_old_state_or_the_new_one(
             con.execute(IN_PLACE)
             done = True
         except KeyboardInterrupt:
-            line += sample(9, 1)
+            line += sample(19, 1)
         finally:
             sys.settrace(None)
             stop.left = 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 SHAPES = {"x": (4, 5), "w": (5, 3), "b": (3,), "tok": (4,), "e": (3, 5)}
 DIMS = {"x": "td", "w": "do", "b": "o", "tok": "t", "e": "wd"}
@@ -69,7 +70,7 @@ BY_DUCKDB = [
 ]
 
 
-@pytest.mark.parametrize("query", [*QUERIES, *BY_DUCKDB])
+@pytest.mark.parametrize("query", spread([*QUERIES, *BY_DUCKDB], 8))
 def test_values_that_group_by_determines(
     both: tuple[einsql.Connection, duckdb.DuckDBPyConnection], query: str
 ) -> None:

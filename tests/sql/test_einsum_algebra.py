@@ -72,7 +72,7 @@ def rows_of(arrays: list[np.ndarray], query: str) -> list[tuple[Any, ...]]:
         return sorted(duck.execute(query).fetchall())
 
 
-@settings(max_examples=sample(25, 100))
+@settings(max_examples=sample(10, 100))
 @given(
     st.sampled_from(sorted(COMBINE)), st.sampled_from(REDUCE), st.sampled_from(sorted(SPECS)),
     st.sampled_from(TYPES), st.sampled_from((1, 2, 3, 5)), st.integers(0, 99),

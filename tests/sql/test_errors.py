@@ -9,6 +9,7 @@ import pytest
 
 import einsql
 from einsql.storage import files
+from tests.support.samples import spread
 
 
 @pytest.fixture
@@ -151,7 +152,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("sql", "reason", "at"), CASES, ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("sql", "reason", "at"), spread(CASES, 40), ids=[c[0] for c in spread(CASES, 40)]
+)
 def test_refused_with_position_and_unchanged(
     con: einsql.Connection, sql: str, reason: str, at: str
 ) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 TENSORS: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
     "a": (("i", "j"), np.arange(4.0).reshape(2, 2)),
@@ -244,7 +245,7 @@ if duckdb.__version__ == "2.0.0":  # later versions read no names inside of pare
     ]
 
 
-@pytest.mark.parametrize("sql", ANSWERS)
+@pytest.mark.parametrize("sql", spread(ANSWERS, 36))
 def test_agrees_with_duckdb_in_rows_and_names(
     con: einsql.Connection, duck: duckdb.DuckDBPyConnection, sql: str
 ) -> None:

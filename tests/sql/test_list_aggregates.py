@@ -81,7 +81,7 @@ def comparable(rows: list[tuple[Any, ...]]) -> list[str]:
     return sorted(map(repr, rows))
 
 
-@settings(max_examples=sample(40, 600), deadline=None)
+@settings(max_examples=sample(15, 600), deadline=None)
 @given(
     st.sampled_from(CALLS),
     st.sampled_from((*FORMS, *UNNESTED)),

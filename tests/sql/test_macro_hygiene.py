@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import einsql
-from tests.support.samples import sample
+from tests.support.samples import sample, spread
 
 NAMES = ("x", "y", "z")
 BODY = (
@@ -126,7 +126,7 @@ PASSED_ON = {
 """Queries of a macro over its WITH s, which is ten times the argument q, and their values."""
 
 
-@pytest.mark.parametrize("query", PASSED_ON)
+@pytest.mark.parametrize("query", spread(PASSED_ON, 8))
 def test_names_that_a_body_passes_on(
     both: tuple[einsql.Connection, duckdb.DuckDBPyConnection], query: str
 ) -> None:

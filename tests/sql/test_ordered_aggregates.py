@@ -10,6 +10,7 @@ import pytest
 
 import einsql
 from einsql.kernels.runtime import thread_pool
+from tests.support.samples import sample
 
 GROUPS, WIDTH, LENGTH = 3, 2, 11
 
@@ -41,7 +42,7 @@ FROM = "FROM p JOIN q USING (g, u, t) JOIN r USING (g, u, t) JOIN s USING (g, u,
 ENTRIES = ", ".join(f"product2(p.val, q.val, r.val, s.val).{n}" for n in NAMES)
 
 
-@pytest.fixture(scope="module", params=(1, 2, 3, 5))
+@pytest.fixture(scope="module", params=sample((1, 3), (1, 2, 3, 5)))
 def con(request: pytest.FixtureRequest) -> Iterator[einsql.Connection]:
     with einsql.connect(config={"sites": request.param}) as connection:
         for n, name in enumerate(NAMES):

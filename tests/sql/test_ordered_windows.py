@@ -57,7 +57,7 @@ def same(left: Any, right: Any) -> bool:
     return math.isclose(left, right, rel_tol=1e-6, abs_tol=1e-9) or left != left != right
 
 
-@settings(max_examples=sample(40, 100))
+@settings(max_examples=sample(15, 100))
 @given(
     st.sampled_from((*AGGREGATES, *FUNCTIONS)),
     st.sampled_from(PARTITIONS),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 MOST = 2**63 - 1
 USUAL = [(1, 3), (2, 5), (3, 1)]
@@ -44,7 +45,9 @@ def outcome(con: einsql.Connection, sql: str, given: Sequence[object] = ()) -> o
 
 
 @pytest.mark.parametrize("sites", [1, 2, 3])
-@pytest.mark.parametrize(("sql", "many"), STATEMENTS, ids=[s[0][:60] for s in STATEMENTS])
+@pytest.mark.parametrize(
+    ("sql", "many"), spread(STATEMENTS, 4), ids=[s[0][:60] for s in spread(STATEMENTS, 4)]
+)
 def test_ends_are_those_of_literals(sql: str, many: list[tuple[object, ...]], sites: int) -> None:
     con = einsql.connect()
     con.register("n", np.arange(9.0), ("i",))

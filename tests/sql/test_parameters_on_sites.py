@@ -77,7 +77,7 @@ def test_windows_are_cut_by_every_label() -> None:
 
 @pytest.mark.parametrize("sites", sample([3], [2, 3, 4]))
 def test_random_statements_give_what_literals_give_at_one_site(sites: int) -> None:
-    found = parameter_campaign(sample(4, 12), 30 + sites, sites=sites)
+    found = parameter_campaign(sample(2, 12), 30 + sites, sites=sites)
     assert not found.differences, "\n\n".join(found.differences)
     assert found.shared
 

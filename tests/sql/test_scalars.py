@@ -11,7 +11,7 @@ import pytest
 
 import einsql
 from einsql.core.bfloat16 import narrow, rounded
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample, spread
 
 NAN, INF = math.nan, math.inf
 TYPES = {"b": "BOOLEAN", "y": "TINYINT", "n": "INTEGER", "m": "BIGINT", "f": "FLOAT", "d": "DOUBLE"}
@@ -170,7 +170,7 @@ def both(request: pytest.FixtureRequest) -> Iterator[Both]:
     made.con.close()
 
 
-@pytest.mark.parametrize("start", range(0, len(AGREE), 12))
+@pytest.mark.parametrize("start", spread(range(0, len(AGREE), 12), 15))
 def test_answers_and_types_are_those_of_duckdb(both: Both, start: int) -> None:
     both.check(AGREE[start : start + 12])
 
@@ -188,7 +188,7 @@ def test_results_that_differ_between_versions_of_duckdb(both: Both) -> None:
     assert {row[1:] for row in rows.fetchall()} == {(2.67, 0, -(2**31))}
 
 
-@pytest.mark.parametrize("expression", RAISE)
+@pytest.mark.parametrize("expression", spread(RAISE, 25))
 def test_raises_in_the_rows_in_which_duckdb_raises(both: Both, expression: str) -> None:
     sql = f"SELECT {expression} AS v FROM (SELECT * FROM t WHERE i = {{}})"
     raised = 0
@@ -240,8 +240,7 @@ EDGES: dict[str, np.ndarray] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("jit", ["never", "always"])
-@pytest.mark.parametrize("source", EDGES)
+@pytest.mark.parametrize(("jit", "source"), combinations(["never", "always"], EDGES))
 def test_casts_between_all_types(source: str, jit: str) -> None:
     con = einsql.connect(config={"jit": jit})
     for target, array in EDGES.items():
@@ -281,7 +280,7 @@ def _cast(value: np.generic, source: str, target: str) -> object:
     return row[0]
 
 
-N = sample(1500, 5000)
+N = sample(1100, 5000)
 FEW = sample(1100, 1500)  # beyond the interpreter's limit of recursion
 """Elements of chains that are read as longer ones are: more than Python's frames may be deep."""
 NUMBERS = ", ".join(map(str, range(FEW)))

@@ -201,7 +201,7 @@ def test_a_part_of_a_hybrid_statement_is_sharded() -> None:
     assert rows == [(n,) for n in np.sort(a["m"] @ a["v"])[:2]]
 
 
-@pytest.mark.parametrize("seed", sample([1, 2], range(4)))
+@pytest.mark.parametrize("seed", sample([1], range(4)))
 def test_any_placements_give_the_same_answer_and_send_what_is_planned(seed: int) -> None:
     chance = random.Random(seed)
     mesh = chance.choice([{"a": 2, "b": 3}, {"a": 4}, {"a": 2, "b": 2, "c": 2}, {"a": 7}])

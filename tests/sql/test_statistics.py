@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import einsql
 from einsql.sql.functions.aggregate_functions import OF_MOMENTS, OF_PAIRS
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample
 
 KINDS = {"float32": "FLOAT", "float64": "DOUBLE", "int32": "INTEGER", "int64": "BIGINT"}
 FORMS = (
@@ -60,7 +60,7 @@ def same(left: Any, right: Any, error: float = 1e-9) -> bool:
     return math.isclose(left, right, rel_tol=error, abs_tol=error / 100) or left != left != right
 
 
-@settings(max_examples=sample(35, 100))
+@settings(max_examples=sample(12, 100))
 @given(
     st.sampled_from(sorted(OF_PAIRS)),
     st.sampled_from(FORMS),
@@ -83,7 +83,7 @@ def test_statistics_of_pairs(
         assert all(same(a[-1], b[-1]) for a, b in zip(answer, expected, strict=True))
 
 
-@settings(max_examples=sample(35, 100))
+@settings(max_examples=sample(12, 100))
 @given(
     st.sampled_from(sorted(OF_MOMENTS)),
     st.sampled_from(FORMS),
@@ -106,7 +106,7 @@ def test_statistics_of_moments(
     assert all(same(a[-1], b[-1], 1e-6) for a, b in zip(answer, expected, strict=True))
 
 
-@settings(max_examples=sample(25, 100))
+@settings(max_examples=sample(10, 100))
 @given(
     st.sampled_from(("bit_and", "bit_or", "bit_xor")),
     st.sampled_from(FORMS),
@@ -124,8 +124,9 @@ def test_bits(
     assert answer == expected
 
 
-@pytest.mark.parametrize("jit", ["never", "wait", "always"])
-@pytest.mark.parametrize("name", ["bit_and", "bit_or", "bit_xor"])
+@pytest.mark.parametrize(
+    ("jit", "name"), combinations(["never", "wait", "always"], ["bit_and", "bit_or", "bit_xor"])
+)
 def test_bits_in_every_kernel(jit: str, name: str) -> None:
     """Rows, columns, all, segments and pairs of operands, larger than a block."""
     ufunc: Any = getattr(np, name.replace("bit", "bitwise"))

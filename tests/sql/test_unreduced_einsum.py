@@ -161,7 +161,7 @@ def test_wrong_axes_are_pointed_out(text: str, tensors: str, reason: str, at: st
     assert error.value.hint
 
 
-@pytest.mark.parametrize("seed", sample([0, 2], range(6)))
+@pytest.mark.parametrize("seed", sample([0], range(6)))
 def test_any_unreduced_placement_gives_the_same_answer(seed: int) -> None:
     chance = random.Random(seed)
     mesh = chance.choice([{"a": 2, "b": 3}, {"a": 4}, {"a": 2, "b": 2, "c": 2}, {"a": 7}])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 TOKENS = "CREATE TENSOR tokens (b DIM(2), t DIM(3), val INTEGER CHECK (val BETWEEN 0 AND 29))"
 FILLED = [[5, 0, 29], [7, 8, 9]]
@@ -91,7 +92,7 @@ def test_files_are_tested(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sql", "reason"),
-    [
+    spread([
         ("(i DIM(3), v INTEGER CHECK (v > 3)) DEFAULT 1", r"v = 1 at \(i = 0\) violates"),
         ("(i DIM(2), j DIM(3), v INTEGER CHECK (v < 29)) AS SELECT b, t, val FROM src",
          r"v = 29 at \(i = 0, j = 2\) violates CHECK \(v <= 28\)"),
@@ -105,7 +106,7 @@ def test_files_are_tested(tmp_path: Path) -> None:
         ("(i DIM(3), v INTEGER CHECK (v > 1.5))", "compares integer columns"),
         ("(i DIM(3), v INTEGER CHECK (v > ?))", "parameter"),
         ("(i DIM(3), v INTEGER CHECK v > 1)", "Expected"),
-    ],
+    ], 6),
 )  # fmt: skip
 def test_refused_declarations(sql: str, reason: str) -> None:
     con = tokens()

@@ -81,7 +81,7 @@ def same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and left == right
 
 
-@settings(max_examples=sample(40, 600))
+@settings(max_examples=sample(15, 600))
 @given(
     st.sampled_from(CALLS),
     st.sampled_from(FORMS),
@@ -137,7 +137,7 @@ def test_decimals_and_parameters(con: einsql.Connection) -> None:
         assert row == (5 * fraction,)
 
 
-@settings(max_examples=sample(8, 100))
+@settings(max_examples=sample(4, 100))
 @given(st.sampled_from(FORMS[:3]), st.sampled_from((1, 2, 3, 5)), st.integers(0, 999))
 def test_ties_of_mode_are_the_least_value(
     con: einsql.Connection, form: str, sites: int, seed: int

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import combinations
 
 RNG = np.random.default_rng(5)
 TENSORS: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {
@@ -53,8 +54,7 @@ def duck() -> duckdb.DuckDBPyConnection:
     return con
 
 
-@pytest.mark.parametrize("jit", ["auto", "always"])
-@pytest.mark.parametrize("sql", QUERIES)
+@pytest.mark.parametrize(("jit", "sql"), combinations(["auto", "always"], QUERIES))
 def test_answers_are_those_of_duckdb(sql: str, jit: str, duck: duckdb.DuckDBPyConnection) -> None:
     con = einsql.connect()
     con.execute(f"SET jit = '{jit}'")

@@ -12,6 +12,7 @@ from einsql.core.schema import PRESENT, DType, Field, Schema
 from einsql.errors import InterfaceError
 from einsql.storage.fields import LocalFields
 from einsql.storage.relation import Relation, from_array, from_batches, to_batches
+from tests.support.samples import sample
 
 
 def test_one_tile_shares_memory_both_ways() -> None:
@@ -24,7 +25,7 @@ def test_one_tile_shares_memory_both_ways() -> None:
     assert np.shares_memory(back.fields["val"], array)
 
 
-@settings(max_examples=60)
+@settings(max_examples=sample(20, 60))
 @given(hs.data())
 def test_tiles_give_the_relation_back(data: hs.DataObject) -> None:
     shape = tuple(data.draw(hs.lists(hs.integers(1, 7), max_size=3)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import cycle, islice, product
 from typing import Any, TypeVar
 
@@ -18,6 +18,18 @@ def sample(few: _T, many: _T) -> _T:
     the suite are fixed, so more of them repeat the same lines in every run.
     """
     return many if EVERYTHING else few
+
+
+def spread(cases: Iterable[_T], few: int) -> list[_T]:
+    """Gives `few` cases in the suite, and all in `make properties`.
+
+    Neighbours in a list of cases are alike, so the few have equal distances, from the first case to
+    the last one.
+    """
+    every = list(cases)
+    if EVERYTHING or few >= len(every):
+        return every
+    return [every[n * (len(every) - 1) // max(few - 1, 1)] for n in range(few)]
 
 
 def combinations(*values: Collection[Any]) -> list[tuple[Any, ...]]:

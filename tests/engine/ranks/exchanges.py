@@ -24,6 +24,7 @@ from einsql.engine.running import Loading
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.engine.step import Measure, Tick
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
+from tests.support.samples import sample
 
 DTYPES: dict[str, np.dtype] = {
     "val": np.dtype(np.float32),
@@ -61,7 +62,7 @@ def piece(routes: Routes, n: int) -> Arrays:
     }
 
 
-def exchanges(seed: int, rounds: int = 10) -> None:
+def exchanges(seed: int, rounds: int = sample(4, 10)) -> None:
     """Random routes between random numbers of sites bring what they carry."""
     from mpi4py import MPI
 
@@ -100,7 +101,7 @@ def check(ours: RankTransport, routes: Routes, window: int | None) -> None:
             assert arrays[name].dtype == array.dtype
 
 
-def collectives(rounds: int = 6) -> None:
+def collectives(rounds: int = sample(2, 6)) -> None:
     """As if every rank were a node of its own, with as few groups kept as there may be."""
     from mpi4py import MPI
 
@@ -115,7 +116,7 @@ def collectives(rounds: int = 6) -> None:
                 exchanges(small, rounds)
 
 
-def counting(rounds: int = 20) -> None:
+def counting(rounds: int = sample(8, 20)) -> None:
     """With a site at each rank, what it has sent is what MPI was given by it."""
     from mpi4py import MPI
 
@@ -143,7 +144,7 @@ def counting(rounds: int = 20) -> None:
 def chunks() -> None:
     """Arrays of more bytes than a message may have."""
     with mock.patch.object(mpi_transport, "LARGEST", 13):
-        exchanges(3, rounds=3)
+        exchanges(3, rounds=sample(1, 3))
         collectives(rounds=1)
 
 

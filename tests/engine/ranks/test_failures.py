@@ -33,7 +33,9 @@ from tests.engine.ranks.processes import descendants, descriptors, gone, ranks_o
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
-REPEAT = int(os.environ.get("EINSQL_REPEAT", "3"))
+REPEAT = int(os.environ.get("EINSQL_REPEAT", "1"))
+TWICE = int(os.environ.get("EINSQL_REPEAT", "2"))
+"""How often what has two kinds is done."""
 RANKS = 3
 SIZE = 700
 MATMUL = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
@@ -283,7 +285,7 @@ def test_ctrl_c_and_interrupt_cancel_on_all_ranks(
     con.register("a", np.ones((SIZE, 2000)), dims=("i", "j"))
     con.register("b", np.ones((2000, 2000)), dims=("j", "k"))
     right, seconds = product(con), []
-    for seed in range(REPEAT):
+    for seed in range(TWICE):
         stopped = threading.Event()
         later = Later(
             random.Random(seed).random(),

@@ -14,7 +14,7 @@ import einsql
 from einsql.engine.ranks import call, job
 from tests.engine.ranks.processes import ranks_of
 from tests.engine.ranks.test_failures import MATMUL, RANKS, careful, product, work
-from tests.support.samples import sample
+from tests.support.samples import sample, spread
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
@@ -58,7 +58,7 @@ def memory() -> Iterator[str]:
     group.rmdir()
 
 
-@pytest.mark.parametrize(("phase", "how"), sample([*KILLS[::3], *FALLS[::2]], [*KILLS, *FALLS]))
+@pytest.mark.parametrize(("phase", "how"), sample([*KILLS[3::3], *FALLS[::2]], [*KILLS, *FALLS]))
 def test_a_rank_that_ends_in_any_phase_is_named_and_the_session_goes_on(
     con: einsql.Connection, plan: Path, phase: str, how: str
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_rank_that_ends_while_it_starts_is_named(con: einsql.Connection, plan:
         product(con)
 
 
-@pytest.mark.parametrize("phase", [*RUNNING[:-1], "reply"])
+@pytest.mark.parametrize("phase", spread([*RUNNING[:-1], "reply"], 3))
 def test_a_bug_in_one_rank_is_an_error_that_names_it(
     con: einsql.Connection, plan: Path, phase: str
 ) -> None:

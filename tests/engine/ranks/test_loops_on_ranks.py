@@ -16,6 +16,7 @@ import einsql
 from einsql.engine.ranks.driver import Cluster
 from tests.engine.ranks.conftest import Connected
 from tests.engine.ranks.processes import ranks_of
+from tests.support.samples import spread
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
@@ -135,7 +136,7 @@ def error_of(con: einsql.Connection, sql: str) -> einsql.Error:
 def test_loops_give_the_results_of_one_site(connected: Connected, alone: einsql.Connection) -> None:
     con = connected(2)
     fill(con)
-    for sql in LOOPS + APART:
+    for sql in spread(LOOPS, 4) + spread(APART, 2):
         assert rows_of(con, sql) == rows_of(alone, sql)
         assert state(con) == state(alone)
 

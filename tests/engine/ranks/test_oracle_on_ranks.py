@@ -17,7 +17,7 @@ from tests.support.oracle.campaign import campaign
 from tests.support.oracle.oracle import Oracle
 from tests.support.oracle.ranks import WatchedCluster, changing, repeated, tiled
 
-QUERIES = sample(16, 40)
+QUERIES = sample(8, 40)
 
 
 @pytest.fixture(scope="module", params=sample([3], [2, 3, 4]))
@@ -36,17 +36,17 @@ def test_random_queries_agree_with_duckdb(cluster: WatchedCluster) -> None:
 
 
 def test_repeated_queries_have_the_same_answer(cluster: WatchedCluster) -> None:
-    found = repeated(cluster, sample(5, 16), cluster.ranks)
+    found = repeated(cluster, sample(3, 16), cluster.ranks)
     assert not found, "\n\n".join(found)
 
 
 def test_queries_between_changes_agree_with_duckdb(cluster: WatchedCluster) -> None:
-    found = changing(cluster, sample(4, 12), cluster.ranks)
+    found = changing(cluster, sample(3, 12), cluster.ranks)
     assert not found, "\n\n".join(found)
 
 
 def test_queries_over_tiles_give_what_loops_give(cluster: WatchedCluster) -> None:
-    assert not tiled(cluster, sample(4, 10), cluster.ranks)
+    assert not tiled(cluster, sample(2, 10), cluster.ranks)
 
 
 def test_parameters_agree_with_duckdb(cluster: WatchedCluster) -> None:

@@ -35,7 +35,7 @@ def connected_to(
 @pytest.mark.parametrize("count", sample([4], [2, 4]))
 def test_ranks_pass_the_keys_and_send_what_is_planned(connected: Connected, count: int) -> None:
     con, given = connected_to(connected, count)
-    for mask in ("none", "causal"):
+    for mask in sample(("causal",), ("none", "causal")):
         sql = around(MASKS[mask], count)
         wanted = by_duckdb(given, attention(MASKS[mask], None))
         for _ in range(3):  # from the third run on, short steps are one function

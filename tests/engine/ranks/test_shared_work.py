@@ -21,7 +21,7 @@ from tests.engine.ranks.conftest import Connected
 from tests.engine.test_sites import CHAIN, explained
 from tests.support.networks import FFNN, ffnn, transformer
 from tests.support.plans import planned
-from tests.support.samples import combinations, sample
+from tests.support.samples import combinations, sample, spread
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
@@ -109,7 +109,7 @@ def even(keys: Mapping[str, int], sites: int) -> str:
     return f"PARTITION BY ({key} {min(extent, sites)})"
 
 
-@pytest.mark.parametrize(("name", "count"), combinations(CASES, COUNTS))
+@pytest.mark.parametrize(("name", "count"), spread(combinations(CASES, COUNTS), 4))
 def test_ranks_send_and_compute_what_is_planned(
     connected: Connected, count: int, name: str
 ) -> None:

@@ -23,6 +23,7 @@ from einsql.storage.results.value_text import (
     literal,
     summary,
 )
+from tests.support.samples import sample
 
 COLUMNS = [
     Column("a", "INTEGER"),
@@ -170,7 +171,7 @@ def test_widths_and_columns_change_a_table() -> None:
 
 
 @given(st.lists(st.text(max_size=40), min_size=2, max_size=4), st.integers(61, 90))
-@settings(max_examples=100)
+@settings(max_examples=sample(30, 100))
 def test_a_grid_on_a_terminal_folds_texts_and_cuts_none(cells: list[str], width: int) -> None:
     columns = [Column(f"c{n}", "VARCHAR") for n in range(len(cells))]
     for mode in ("column", "table", "box"):
@@ -204,7 +205,7 @@ def test_plans_are_printed_as_they_are() -> None:
 
 
 @given(st.floats(width=32))
-@settings(max_examples=200)
+@settings(max_examples=sample(50, 200))
 def test_floats_are_short_and_read_back(value: float) -> None:
     text = format_value(value, "FLOAT", "")
     assert np.array_equal(np.float32(text), np.float32(value), equal_nan=True)
@@ -230,7 +231,7 @@ def test_numbers_look_as_in_duckdb() -> None:
 
 
 @given(st.integers(0, 100), st.integers(0, 12))
-@settings(max_examples=100)
+@settings(max_examples=sample(30, 100))
 def test_an_excerpt_keeps_both_ends(count: int, limit: int) -> None:
     rows: list[Row] = [(n,) for n in range(count)]
     found = excerpt(iter(rows), limit)
@@ -257,7 +258,7 @@ def test_a_long_result_is_not_read_to_its_end() -> None:
     st.lists(st.text(max_size=60), min_size=1, max_size=8),
     st.integers(30, 120),
 )
-@settings(max_examples=150)
+@settings(max_examples=sample(40, 150))
 def test_tables_are_straight_and_fit(cells: list[str], width: int) -> None:
     columns = [Column(f"c{n}", "VARCHAR") for n in range(len(cells))]
     rows = Excerpt([tuple(cells)], [], 5)

@@ -20,7 +20,7 @@ from einsql.frontends.duckdb import kernels
 from einsql.frontends.duckdb.functions import NAMES, register
 from einsql.ir.einsum.graph import EinSum
 from einsql.sql.functions.tile_functions import FUNCTIONS
-from tests.support.samples import sample
+from tests.support.samples import sample, spread
 
 ROOT = Path(__file__).parents[3]
 
@@ -92,7 +92,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", spread(CALLS, 9))
 def test_functions_give_what_numpy_gives(attached: duckdb.DuckDBPyConnection, call: str) -> None:
     row = "SELECT [[1.0, 2.0], [3.0, 4.0]]::DOUBLE[][] AS a, [[5.0, -6.0], [7.0, 8.0]] AS b"
     found = one(attached, f"SELECT {call} FROM ({row})")
@@ -131,7 +131,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("call", WRONG)
+@pytest.mark.parametrize("call", spread(WRONG, 9))
 def test_mistakes_are_told(attached: duckdb.DuckDBPyConnection, call: str) -> None:
     with pytest.raises(duckdb.Error, match=re.escape(WRONG[call])) as told:
         attached.sql(f"SELECT {call} AS x").fetchall()

@@ -18,6 +18,7 @@ from einsql.frontends.duckdb import Attached
 from einsql.frontends.duckdb.calls import find_calls, replaced
 from einsql.frontends.duckdb.rows import Rows
 from einsql.frontends.duckdb.session import Session
+from tests.support.samples import spread
 
 
 @pytest.fixture
@@ -273,7 +274,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("inner", WRONG)
+@pytest.mark.parametrize("inner", spread(WRONG, 6))
 def test_wrong_tables_and_queries_are_told(
     edb: Attached, con: duckdb.DuckDBPyConnection, inner: str
 ) -> None:

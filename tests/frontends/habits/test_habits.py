@@ -14,6 +14,8 @@ from types import CodeType
 
 import pytest
 
+from tests.support.samples import spread
+
 IMPORTS = {
     "einsql": "einsql",
     "np": "numpy",
@@ -43,7 +45,8 @@ def blocks() -> list[tuple[str, CodeType]]:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(*block, id=block[1].co_filename) for block in blocks()]
+    ("number", "code"),
+    spread([pytest.param(*block, id=block[1].co_filename) for block in blocks()], 40),
 )
 def test_a_habit_works(
     number: str, code: CodeType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

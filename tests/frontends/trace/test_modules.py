@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 torch = pytest.importorskip("torch", reason="traces PyTorch's modules")
 nn, functional = torch.nn, torch.nn.functional
@@ -195,14 +196,14 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", spread(LAYERS, 6))
 def test_layers(name: str) -> None:
     torch.manual_seed(0)
     module, *inputs = LAYERS[name]()
     same(module, *inputs)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", spread(OPERATIONS, 12))
 def test_operations(name: str) -> None:
     same(Of(OPERATIONS[name]), tensor(4, 4), near=1e-3 if name == "half" else 2e-5)
 

@@ -12,9 +12,9 @@ from tests.frontends.trace import random_extremes
 from tests.frontends.trace.random_programs import program
 from tests.support.samples import sample
 
-SEEDS = sample(100, 300)
-EXTREME = sample(100, 250)
-MODULES = sample(6, 12)
+SEEDS = sample(40, 300)
+EXTREME = sample(40, 250)
+MODULES = sample(3, 12)
 
 
 @pytest.fixture(scope="module")

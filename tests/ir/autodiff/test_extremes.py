@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.ir.autodiff.differences import connected
+from tests.support.samples import combinations
 
 Array = Any
 WIDE = np.longdouble
@@ -103,8 +104,7 @@ def _same(
                            zip(of[bad], got[bad], wanted[bad], strict=True)]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OF_ONE)
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize(("name", "kind"), combinations(OF_ONE, [np.float32, np.float64]))
 def test_of_one(name: str, kind: Any) -> None:
     text, slope, absolute = OF_ONE[name]
     x = _points(kind)

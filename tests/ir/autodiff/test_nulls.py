@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 VALUES = (0.5, 1.0, 2.0, 0.0)
 NULLS = (
@@ -42,7 +43,7 @@ def _differences(sql: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("value", NULLS)
+@pytest.mark.parametrize("value", spread(NULLS, 5))
 def test_null_elements_get_nothing_and_the_others_what_differences_say(value: str) -> None:
     con = einsql.connect()
     con.register("w", np.array(VALUES), dims=("i",))

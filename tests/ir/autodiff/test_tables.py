@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import einsql
-from tests.support.samples import combinations
+from tests.support.samples import combinations, spread
 
 ROWS = "(0, 1.5, 'a', 1.5), (1, 2.5, 'b', 2.5), (1, 0.5, 'c', 2), (7, 1, 'd', 0), (2, NULL, 'e', 1)"
 SQUARES = "SUM((w.val - t.y) * (w.val - t.y)) AS val"
@@ -53,7 +53,7 @@ def _differences(duck: duckdb.DuckDBPyConnection, loss: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("loss", "body"), combinations(LOSSES, BODIES))
+@pytest.mark.parametrize(("loss", "body"), spread(combinations(LOSSES, BODIES), 9))
 def test_a_loss_reads_tables(loss: str, body: str) -> None:
     con, duck = _both()
     found = dict(con.execute(f"{loss} {body}").fetchall())
@@ -63,7 +63,7 @@ def test_a_loss_reads_tables(loss: str, body: str) -> None:
 STEP = "UPDATE w SET val = w.val - 0.1 * g.val FROM GRADIENT(loss, w) g WHERE g.i = w.i"
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", spread(LOSSES, 3))
 def test_a_step_over_tables_reads_their_rows_each_time(loss: str) -> None:
     con, duck = _both()
     for row in (None, "(2, 4, 'f', 1)", "(0, -1, 'g', 1), (1, 0.25, 'h', 1)"):

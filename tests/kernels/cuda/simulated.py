@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("NUMBA_ENABLE_CUDASIM") != "1", reason="the simulator is not chosen"
 )
 
-EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", sample("3", "25")))
+EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", sample("2", "25")))
 
 
 def runner(node: EinSum, memory: Memory, least: int = 16) -> Runner:

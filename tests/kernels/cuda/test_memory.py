@@ -25,7 +25,7 @@ from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.stacks import parts, stack_of
 from einsql.planner import device_program
 from tests.kernels.cuda.nodes import tensor
-from tests.support.samples import sample
+from tests.support.samples import combinations, sample
 
 F = DType.FLOAT
 
@@ -132,9 +132,9 @@ def multiplied(device: Simulator) -> None:
     np.testing.assert_array_equal(found, a @ b)
 
 
-@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
-@pytest.mark.parametrize("failing", ["upload", "gemm"])
-@pytest.mark.parametrize("most", [150, 0])
+@pytest.mark.parametrize(
+    ("error", "failing", "most"), combinations(SHORTAGES, ["upload", "gemm"], [150, 0])
+)
 def test_a_device_with_less_than_it_says(failing: str, most: int, error: Exception) -> None:
     """Slabs become smaller until they fit; where nothing does, the processor computes."""
     device = Short(failing, most, error)
@@ -236,7 +236,7 @@ def test_stored_tensors_stay_and_leave_first_come() -> None:
     assert not memory.bring([memory.given(np.zeros(3000, np.float32))], 0, device.memory)
 
 
-@settings(max_examples=sample(60, 200))
+@settings(max_examples=sample(25, 200))
 @given(
     st.lists(st.tuples(st.sets(st.sampled_from("ijk")), st.integers(1, 4000)), max_size=4),
     st.fixed_dictionaries({x: st.integers(0, 40) for x in "ij"}),
@@ -280,7 +280,7 @@ def stacks(draw: st.DrawFn) -> np.ndarray:
     return array[:, ::-1] if kind == 1 else array
 
 
-@settings(max_examples=sample(150, 500))
+@settings(max_examples=sample(50, 500))
 @given(stacks())
 def test_stacks_as_cublas_reads_them(array: np.ndarray) -> None:
     """From the first element on, by the step from column to column."""

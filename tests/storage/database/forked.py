@@ -23,6 +23,7 @@ from functools import partial
 import numpy as np
 
 import einsql
+from tests.support.samples import sample
 
 LIMIT = 60
 """Seconds for which a child may run."""
@@ -182,8 +183,8 @@ def forks_again(it: World) -> object:
 ALL = ("exit", "raise", "os._exit")
 """How children end: through the interpreter's end, by an exception, or without."""
 ACTIONS = {
-    writes: ALL, closes: ALL, collects: ALL, reads: ("exit",), opens: ("exit",),
-    begins: ("exit",), forks_again: ("exit",),
+    writes: ALL, closes: sample(ALL[1:2], ALL), collects: sample(ALL[2:], ALL), reads: ("exit",),
+    opens: ("exit",), begins: ("exit",), forks_again: ("exit",),
 }  # fmt: skip
 
 
@@ -257,7 +258,7 @@ def runs_threads(path: str) -> None:
     for thread in threads:
         thread.start()
     statuses = []
-    for n in range(int(os.environ.get("EINSQL_FORKS", "3"))):
+    for n in range(int(os.environ.get("EINSQL_FORKS", sample("2", "3")))):
         time.sleep(0.01 * n)
         statuses.append(fork(it, begins, "exit")[:2])
     stopped.set()

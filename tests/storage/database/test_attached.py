@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 
 def test_tensors_stay_in_the_database_that_was_opened(path: str, tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_the_opened_database_stays(path: str) -> None:
 
 @pytest.mark.parametrize(
     "sql",
-    [
+    spread([
         "DROP SCHEMA __einsql CASCADE", 'DELETE FROM "__EINSQL".objects', "USE __einsql",
         "CREATE TABLE __einsql.x (a INT)", "ALTER TABLE model.__einsql.objects RENAME TO o",
         "WITH q AS (SELECT 1) DELETE FROM __Einsql.objects", "TRUNCATE __einsql.objects",
@@ -60,7 +61,7 @@ def test_the_opened_database_stays(path: str) -> None:
         "DROP TABLE __einsql.objects",
         "PRAGMA search_path = '__einsql'", "CREATE SCHEMA __einsql",
         "EXPLAIN ANALYZE DROP SCHEMA __einsql CASCADE",
-    ],
+    ], 7),
 )  # fmt: skip
 def test_nobody_but_einsql_writes_the_catalog(path: str, sql: str) -> None:
     with einsql.connect(path) as con:

@@ -15,6 +15,7 @@ import pytest
 import einsql
 from tests.storage.database.crashes import crash_points
 from tests.storage.database.victim import commits, prepare, state
+from tests.support.samples import combinations
 
 SCHEMA = """
     CREATE SCHEMA s; CREATE TYPE s.size AS ENUM ('small', 'large');
@@ -161,8 +162,9 @@ def test_what_a_snapshot_needs_is_not_swept(
         assert len(os.listdir(f"{path}.tensors")) == 4  # x, y, z and the marker
 
 
-@pytest.mark.parametrize("damage", ["element", "frame", "short", "missing"])
-@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize(
+    ("damage", "mapped"), combinations(["element", "frame", "short", "missing"], [False, True])
+)
 def test_a_damaged_payload_is_not_carried(
     path: str, tmp_path: Path, damage: str, mapped: bool
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import einsql
 from einsql.storage.database.checks import CHUNK
-from tests.support.samples import sample
+from tests.support.samples import sample, spread
 
 ROWS, COLUMNS = 64, CHUNK // 8
 """A row of DOUBLEs is one chunk."""
@@ -219,28 +219,37 @@ def test_an_interrupted_commit_is_what_the_file_says(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [
-        ({"payload": {"file": "../secret.1.0123456789abcdef0123456789abcdef.arrow"}}, "no payload"),
-        ({"payload": {"size": 100}}, "too short"),
-        ({"payload": {"sums": -8}}, "too short"),
-        ({"payload": {"count": 9}}, "too short"),
-        ({"keys": [["i", 0, 10**12]]}, "no val of that shape"),
-        ({"fields": [["other", "FLOAT"]]}, "other fields"),
-        ({"fields": [["val", "TEXT"]]}, "TEXT"),
-        ({"name": None}, "None where str belongs"),
-        ({"keys": [["i", 0.0, 4.0]]}, "0.0 where int belongs"),
-        ({"keys": [[None, 0, 4]]}, "None where str belongs"),
-        ({"columns": ["i"]}, "not its keys and values"),
-        ({"partition": [2, 2], "order": [0]}, "one number for each key"),
-        ({"partition": [2], "order": [7]}, "each key once"),
-        ({"payload": {"size": 1e3}}, "where int belongs"),
-        ({"payload": {"sums": "0"}}, "where int belongs"),
-        ({"default": [1]}, "where str belongs"),
-        ({"checks": [["val", 0, 1]]}, "CHECK does not fit"),
-        ({"fields": [["val", "INTEGER"]], "checks": [["val", 2, 1]]}, "CHECK does not fit"),
-        ({"fields": [["val", "INTEGER"]], "checks": [["val", 0.5, 1]]}, "0.5 where int belongs"),
-        ({"fields": [["val", "INTEGER"]], "checks": [["val", 0]]}, "argument"),
-    ],
+    spread(
+        [
+            (
+                {"payload": {"file": "../secret.1.0123456789abcdef0123456789abcdef.arrow"}},
+                "no payload",
+            ),
+            ({"payload": {"size": 100}}, "too short"),
+            ({"payload": {"sums": -8}}, "too short"),
+            ({"payload": {"count": 9}}, "too short"),
+            ({"keys": [["i", 0, 10**12]]}, "no val of that shape"),
+            ({"fields": [["other", "FLOAT"]]}, "other fields"),
+            ({"fields": [["val", "TEXT"]]}, "TEXT"),
+            ({"name": None}, "None where str belongs"),
+            ({"keys": [["i", 0.0, 4.0]]}, "0.0 where int belongs"),
+            ({"keys": [[None, 0, 4]]}, "None where str belongs"),
+            ({"columns": ["i"]}, "not its keys and values"),
+            ({"partition": [2, 2], "order": [0]}, "one number for each key"),
+            ({"partition": [2], "order": [7]}, "each key once"),
+            ({"payload": {"size": 1e3}}, "where int belongs"),
+            ({"payload": {"sums": "0"}}, "where int belongs"),
+            ({"default": [1]}, "where str belongs"),
+            ({"checks": [["val", 0, 1]]}, "CHECK does not fit"),
+            ({"fields": [["val", "INTEGER"]], "checks": [["val", 2, 1]]}, "CHECK does not fit"),
+            (
+                {"fields": [["val", "INTEGER"]], "checks": [["val", 0.5, 1]]},
+                "0.5 where int belongs",
+            ),
+            ({"fields": [["val", "INTEGER"]], "checks": [["val", 0]]}, "argument"),
+        ],
+        8,
+    ),
 )
 def test_a_tensor_that_makes_no_sense_is_refused_when_it_is_read(
     path: str, change: dict[str, object], why: str

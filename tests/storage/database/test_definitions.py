@@ -15,6 +15,7 @@ import einsql
 from einsql.frontends.console.objects import entries
 from einsql.session.statements import ddl
 from einsql.sql.parser import parser
+from tests.support.samples import spread
 
 TENSOR = "CREATE TENSOR x (i DIM(4), val FLOAT) DEFAULT 1; UPDATE x SET val = i"
 
@@ -224,14 +225,17 @@ def test_the_payload_of_a_damaged_row_stays(path: str, change: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [
-        ("CREATE VIEW b AS SELECT " + "(" * 5000 + "1" + ")" * 5000, "nests deeper than 999"),
-        ("CREATE VIEW b AS SELECT FROM WHERE", ""),
-        ("CREATE VIEW b AS SELECT 'x", "never closed"),
-        ("CREATE VIEW b", "Expected AS"),
-        ("CREATE VIEW b AS SELECT 1; DROP TENSOR x", ""),
-        ("CREATE /* c */ OR REPLACE\n VIEW --\n b AS SELECT ?", "parameter"),
-    ],
+    spread(
+        [
+            ("CREATE VIEW b AS SELECT " + "(" * 5000 + "1" + ")" * 5000, "nests deeper than 999"),
+            ("CREATE VIEW b AS SELECT FROM WHERE", ""),
+            ("CREATE VIEW b AS SELECT 'x", "never closed"),
+            ("CREATE VIEW b", "Expected AS"),
+            ("CREATE VIEW b AS SELECT 1; DROP TENSOR x", ""),
+            ("CREATE /* c */ OR REPLACE\n VIEW --\n b AS SELECT ?", "parameter"),
+        ],
+        3,
+    ),
 )
 def test_a_text_that_cannot_be_read_is_told_of_when_it_is_used(
     path: str, text: str, why: str

@@ -6,18 +6,19 @@ import duckdb
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 
 @pytest.mark.parametrize(
     "sql",
-    [
+    spread([
         "CREATE TABLE IF NOT EXISTS W (a INT)", "CREATE TABLE main.w (a INT)",
         'CREATE TABLE "model".main.w AS SELECT 1 AS a', "CREATE OR REPLACE TABLE w (a INT)",
         "CREATE TEMP TABLE w (a INT)", "CREATE TABLE model.w (a INT)", "ALTER TABLE t RENAME TO w",
         "ALTER TABLE IF EXISTS main.t RENAME TO w", "CREATE VIEW w AS SELECT 1 AS a",
         "CREATE OR REPLACE VIEW t AS SELECT 1 AS a", "CREATE TENSOR t (i DIM(2), val FLOAT)",
         "CREATE TEMP TENSOR t (i DIM(2), val FLOAT)",
-    ],
+    ], 5),
 )  # fmt: skip
 def test_a_name_is_taken_once(path: str, sql: str) -> None:
     with einsql.connect(path) as con:

@@ -16,7 +16,7 @@ import pytest
 
 import einsql
 from tests.storage.database.test_backup import READS, TENSORS
-from tests.support.samples import sample
+from tests.support.samples import sample, spread
 
 SCHEMA = """
     CREATE SCHEMA s; CREATE TYPE mood AS ENUM ('a;b', 'c'); CREATE SEQUENCE ids START 7;
@@ -181,15 +181,18 @@ def test_a_damaged_export_changes_nothing(
 
 @pytest.mark.parametrize(
     ("taken", "reason"),
-    [
-        ("CREATE TENSOR W (i DIM(3), val FLOAT)", 'There is a tensor "W" already'),
-        ("CREATE TEMP TENSOR few (i DIM(3), val FLOAT)", 'There is a tensor "few" already'),
-        ("CREATE TENSOR t (i DIM(3), val FLOAT)", 'There is a tensor "t" already'),
-        ("CREATE TABLE t AS SELECT 1 AS i", '"t" already exists'),
-        ("CREATE TABLE total AS SELECT 1 AS i", 'There is a table "total" already'),
-        ("CREATE MACRO twice(x) AS x", 'There is a macro "twice" already'),
-        ("ATTACH ':memory:' AS o; USE o", "o is an attached database"),
-    ],
+    spread(
+        [
+            ("CREATE TENSOR W (i DIM(3), val FLOAT)", 'There is a tensor "W" already'),
+            ("CREATE TEMP TENSOR few (i DIM(3), val FLOAT)", 'There is a tensor "few" already'),
+            ("CREATE TENSOR t (i DIM(3), val FLOAT)", 'There is a tensor "t" already'),
+            ("CREATE TABLE t AS SELECT 1 AS i", '"t" already exists'),
+            ("CREATE TABLE total AS SELECT 1 AS i", 'There is a table "total" already'),
+            ("CREATE MACRO twice(x) AS x", 'There is a macro "twice" already'),
+            ("ATTACH ':memory:' AS o; USE o", "o is an attached database"),
+        ],
+        4,
+    ),
 )
 def test_names_that_are_taken_stay(template: Path, taken: str, reason: str) -> None:
     with einsql.connect() as con:

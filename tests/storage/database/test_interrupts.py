@@ -15,7 +15,7 @@ from tests.support.samples import sample
 
 INVOLVED = ("_commit", "_end", "_follow_rows", "_show", "begin", "commit", "put", "statement")
 """Functions around DuckDB's commit, where memory and file may differ."""
-EVERY = sample(19, 5)
+EVERY = sample(37, 5)
 """One in so many lines is interrupted."""
 
 

@@ -12,7 +12,7 @@ MANY = 100
 
 
 def test_killed_commits_are_there_whole_or_not_at_all(path: str) -> None:
-    times = int(os.environ.get("EINSQL_KILLS", sample("4", "10")))
+    times = int(os.environ.get("EINSQL_KILLS", sample("2", "10")))
     seed = int(os.environ.get("EINSQL_SEED", "1"))
     commits, places = kills(path, times, seed)
     print(f"{times} kills, seed {seed}, {commits} commits, {dict(places)}")

@@ -17,7 +17,7 @@ from tests.storage.database.faults import Call, Nursery, read_log
 from tests.storage.database.power import Disk, Remains
 from tests.storage.database.scenario import EMPTY, SCENARIOS, State, judge
 
-EVERY = 1 if EVERYTHING else 67
+EVERY = 1 if EVERYTHING else 101
 """Of the states that a log gives, one in so many is looked at."""
 NAMES = (
     tuple(SCENARIOS)

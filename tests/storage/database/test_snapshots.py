@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import einsql
+from tests.support.samples import spread
 
 STATEMENTS = [
     "CREATE TENSOR made AS SELECT i, v, x FROM a JOIN t USING (i) ORDER BY i",
@@ -23,7 +24,7 @@ STATEMENTS = [
 ]
 
 
-@pytest.mark.parametrize("sql", STATEMENTS)
+@pytest.mark.parametrize("sql", spread(STATEMENTS, 4))
 def test_tables_and_tensors_are_read_as_of_one_commit(
     tmp_path: Path, sql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

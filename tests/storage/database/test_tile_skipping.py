@@ -15,6 +15,7 @@ import einsql
 from einsql.storage.database.stored import StoredFields
 from einsql.storage.database.tiles import tile_grid
 from einsql.storage.objects import Tensor
+from tests.support.samples import spread
 
 ROWS, COLUMNS = 40, 16
 TILE = COLUMNS * 8
@@ -128,7 +129,7 @@ READ: dict[str, tuple[int, int] | None] = {
 """The number of tiles that each statement reads and skips; None if it reads all."""
 
 
-@pytest.mark.parametrize("sql", READ)
+@pytest.mark.parametrize("sql", spread(READ, 10))
 def test_answers_are_those_of_all_rows(
     con: einsql.Connection, rows: duckdb.DuckDBPyConnection, sql: str
 ) -> None:

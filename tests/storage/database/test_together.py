@@ -20,8 +20,9 @@ from einsql.storage.database.directory import Directory
 from einsql.storage.database.file import FileDatabase
 from einsql.storage.database.opening import open_database
 from tests.storage.database.victim import SHAPE, commits, prepare, state
+from tests.support.samples import sample, spread
 
-COMMITS, READS, BACKUPS = 12, 3, 2
+COMMITS, READS, BACKUPS = sample((6, 2, 1), (12, 3, 2))
 """What there has to be, reads of each reader; EINSQL_SECONDS lasts by the clock instead."""
 PATIENCE = 240.0
 """Seconds after which a test that does not get on is over."""
@@ -297,14 +298,17 @@ def test_commits_go_to_the_own_file_whatever_is_in_use(path: str, tmp_path: Path
 
 @pytest.mark.parametrize(
     "statement",
-    [
-        "DELETE FROM __einsql.objects",
-        "DROP SCHEMA __einsql CASCADE",
-        'UPDATE model."__EINSQL".objects SET version = 9',
-        "SET schema = '__einsql'",
-        "WITH w AS (SELECT 1) INSERT INTO __einsql.format SELECT 1, 'x'",
-        "CREATE TABLE __einsql.t (i INTEGER)",
-    ],
+    spread(
+        [
+            "DELETE FROM __einsql.objects",
+            "DROP SCHEMA __einsql CASCADE",
+            'UPDATE model."__EINSQL".objects SET version = 9',
+            "SET schema = '__einsql'",
+            "WITH w AS (SELECT 1) INSERT INTO __einsql.format SELECT 1, 'x'",
+            "CREATE TABLE __einsql.t (i INTEGER)",
+        ],
+        3,
+    ),
 )
 def test_the_catalog_is_changed_by_commits_alone(path: str, statement: str) -> None:
     with einsql.connect(path) as con:

@@ -23,6 +23,7 @@ from einsql.core.schema import DType
 from einsql.errors import InterfaceError, NotSupportedError, OperationalError
 from einsql.storage import files
 from einsql.storage.relation import from_array, to_batches
+from tests.support.samples import sample
 
 SUFFIXES = ("npy", "npz", "safetensors", "arrow")
 IN_PARTS = ("npy", "safetensors", "arrow")
@@ -62,7 +63,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(max_examples=40, suppress_health_check=UNLIKE)
+@settings(max_examples=sample(12, 40), suppress_health_check=UNLIKE)
 @given(array=TENSORS, data=st.data())
 def test_what_is_written_is_read(
     tmp_path: Path, suffix: str, array: np.ndarray, data: st.DataObject
@@ -85,7 +86,7 @@ def test_what_is_written_is_read(
 
 
 @pytest.mark.parametrize("suffix", IN_PARTS)
-@settings(max_examples=40, suppress_health_check=UNLIKE)
+@settings(max_examples=sample(12, 40), suppress_health_check=UNLIKE)
 @given(array=TENSORS, data=st.data())
 def test_boxes_make_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, array: np.ndarray,
@@ -202,7 +203,7 @@ def test_truncated_files_are_refused(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(max_examples=150, suppress_health_check=UNLIKE)
+@settings(max_examples=sample(40, 150), suppress_health_check=UNLIKE)
 @given(data=st.data())
 def test_a_damaged_file_gives_what_its_own_package_gives(
     tmp_path: Path, suffix: str, data: st.DataObject

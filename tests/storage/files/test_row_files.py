@@ -17,6 +17,7 @@ import einsql
 from einsql.core.schema import DType
 from einsql.storage.files import parquet as files_parquet
 from einsql.storage.files.mapped import RegularFile
+from tests.support.samples import combinations
 
 TYPES = ["BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE"]
 ROWS = ["csv", "tsv", "parquet", "arrow", "mtx"]
@@ -42,8 +43,7 @@ def values(kind: str) -> np.ndarray:
     return plain.astype(dtype.carrier)
 
 
-@pytest.mark.parametrize("suffix", ROWS)
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(("suffix", "kind"), combinations(ROWS, TYPES))
 def test_rows_there_and_back(con: einsql.Connection, suffix: str, kind: str) -> None:
     given = values(kind)
     con.register("given", given, dims=("i", "j"))
