@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "EinDecomp": ("chains", "chains_in_sql"),
+    "EinDecomp": ("chains", "chains_in_sql", "training"),
+    "Tensor-relational algebra": ("matmul", "nearest"),
 }
 """Names of experiments' files, by the heading above them."""
