@@ -9,13 +9,13 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz properties \
+.PHONY: help demo test contracts tests docs large bench evaluation evaluation-peers gpu peers optimality fuzz properties \
     gradients everywhere strategies ranks failures interrupts kills faults sqlalchemy concurrent \
     embedded recipes wheels clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.demo  ## run the examples on einsql and on DuckDB, and compare
 	@$(BIN)/python examples/demo.py
@@ -48,7 +48,13 @@ gpu: $(VENV)/.dev $(VENV)/.bench $(VENV)/.cuda  ## test and measure on an NVIDIA
 	    -o python_files=simulated.py tests/kernels/cuda
 	$(BIN)/python -m benchmarks.gpu
 
-peers: $(VENV)/.bench $(VENV)/.mpi  ## measure sites on MPI ranks against ScaLAPACK, DTensor, Dask
+evaluation: $(VENV)/.bench $(VENV)/.mpi  ## run all experiments beside their peers in an hour; FULL=1 for all sizes
+	$(BIN)/python -m benchmarks.evaluation $(if $(FULL),--full)
+
+evaluation-peers: $(VENV)/.dev  ## install the evaluation's peers into build/peers
+	$(BIN)/python -m benchmarks.evaluation.peers
+
+peers: $(VENV)/.bench $(VENV)/.mpi evaluation-peers  ## measure sites on MPI ranks against ScaLAPACK, DTensor, Dask
 	$(BIN)/python -m benchmarks.ranks
 
 optimality: $(VENV)/.dev  ## measure how far from the best cut searches end

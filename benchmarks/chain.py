@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.evaluation.experiments.chains import PAIRWISE, THREE_WAY
 from benchmarks.matrices import check, connected, pytorch, random
 from benchmarks.measure import Run, measure
 from benchmarks.report import Finding, Section, factor, times
@@ -16,31 +17,6 @@ SHAPES = {
     "square": ((S, S), (S, S), (S, S), (S, S), (S, S)),
     "skewed": ((S, THIN), (THIN, S), (S, THIN), (THIN, WIDE), (WIDE, S)),
 }
-
-_SUM = """
-SELECT ab.i, ab.j, ab.val + cde.val AS val
-FROM ab JOIN cde ON ab.i = cde.i AND ab.j = cde.j
-"""
-
-PAIRWISE = f"""
-WITH ab AS (
-  SELECT a.i, b.j, SUM(a.val * b.val) AS val FROM a JOIN b ON a.j = b.i GROUP BY a.i, b.j
-), de AS (
-  SELECT d.i, e.j, SUM(d.val * e.val) AS val FROM d JOIN e ON d.j = e.i GROUP BY d.i, e.j
-), cde AS (
-  SELECT c.i, de.j, SUM(c.val * de.val) AS val FROM c JOIN de ON c.j = de.i GROUP BY c.i, de.j
-)
-{_SUM}"""
-
-THREE_WAY = f"""
-WITH ab AS (
-  SELECT a.i, b.j, SUM(a.val * b.val) AS val FROM a JOIN b ON a.j = b.i GROUP BY a.i, b.j
-), cde AS (
-  SELECT c.i, e.j, SUM(c.val * d.val * e.val) AS val
-  FROM c JOIN d ON c.j = d.i JOIN e ON d.j = e.i
-  GROUP BY c.i, e.j
-)
-{_SUM}"""
 
 
 def chains() -> Section:

@@ -29,7 +29,7 @@ RANGE = (0.2, 1000.0)
 TICKS = (0.2, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000)
 COMPARES = " / einsql"
 """What titles of tables with ratios of times have in them."""
-COLORS = {"met": "#2166ac", "MISSED": "#b2182b"}
+COLORS = {"met": "#2166ac", "MISSED": "#b2182b", "": "#666666"}
 _FIGURE = re.compile(r"([\d.]+)×(?: \[([\d.]+), ([\d.]+)\])?")
 _TARGET = re.compile(r"[≥>] ([\d.]+)×")
 
@@ -44,7 +44,7 @@ class Line:
         low: Where the interval begins.
         high: Where it ends.
         target: What is aimed for at least.
-        verdict: "met" or "MISSED".
+        verdict: "met" or "MISSED"; nothing where neither can be said.
     """
 
     what: str
@@ -78,8 +78,14 @@ def _line(text: str) -> Line | None:
     return Line(cells[0], value, low, high, float(aim[1]), cells[3])
 
 
-def draw(sections: dict[str, list[Line]], path: Path) -> None:
-    """Writes an SVG with a panel per section; further right is better for einsql."""
+def draw(sections: dict[str, list[Line]], path: Path, description: str = "") -> None:
+    """Writes an SVG with a panel per section; further right is better for einsql.
+
+    Args:
+        sections: Lines by the title of their panel.
+        path: The file.
+        description: What its metadata say of it.
+    """
     rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "einsql", "font.size": 8})
     heights = [TITLE + ROW * len(lines) for lines in sections.values()]
     figure = Figure(figsize=(WIDTH, sum(heights)))
@@ -89,7 +95,8 @@ def draw(sections: dict[str, list[Line]], path: Path) -> None:
         axes = figure.add_axes((_LEFT, bottom, _ACROSS, ROW * len(lines) / sum(heights)))
         _panel(axes, title, lines)
         top += height
-    figure.savefig(path, metadata={"Date": None})
+    described = {"Description": description} if description else {}
+    figure.savefig(path, metadata={"Date": None, **described})
 
 
 def _panel(axes: Axes, title: str, lines: Sequence[Line]) -> None:

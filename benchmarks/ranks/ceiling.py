@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from benchmarks.ranks.protocol import answer, part, task, turns
+from benchmarks.ranks.protocol import part, serve, task
 
 
 def main() -> None:
@@ -30,9 +30,13 @@ def main() -> None:
             np.matmul(d, e, out=de)
             np.add(result, c @ de, out=result)
 
-    seconds = turns(asked.repeats, comm.Barrier, run, lambda: None)
-    if comm.rank == 0:
-        answer(seconds, float("nan"))
+    serve(
+        run,
+        lambda: float("nan"),
+        share=comm.bcast,
+        barrier=comm.Barrier,
+        first=comm.rank == 0,
+    )
 
 
 if __name__ == "__main__":

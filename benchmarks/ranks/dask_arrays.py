@@ -17,7 +17,7 @@ import dask.array as da
 import numpy as np
 from dask.distributed import Client, LocalCluster, wait
 
-from benchmarks.ranks.protocol import Task, answer, part, task, turns
+from benchmarks.ranks.protocol import Task, part, serve, task
 
 Where = tuple[slice, slice]
 
@@ -86,10 +86,11 @@ def main() -> None:
             kept.append(result.persist())
             wait(kept)
 
-        seconds = turns(asked.repeats, lambda: None, run, between)
-        left, right = (np.load(asked.folder / f"{side}.npy") for side in ("left", "right"))
-        found = float((left @ (kept[0].astype(np.float64) @ right)).compute())
-        answer(seconds, found)
+        def check() -> float:
+            left, right = (np.load(asked.folder / f"{side}.npy") for side in ("left", "right"))
+            return float((left @ (kept[0].astype(np.float64) @ right)).compute())
+
+        serve(run, check, between=between)
 
 
 def _tasks(dask_scheduler: Any = None) -> int:

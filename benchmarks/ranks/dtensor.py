@@ -14,6 +14,7 @@ elsewhere:
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from benchmarks.ranks.protocol import Task, answer, part, task, turns
+from benchmarks.ranks.protocol import Task, part, serve, task
 
 ROWS, COLUMNS, WHOLE = (Shard(0),), (Shard(1),), (Replicate(),)
 BLOCKS = (Shard(0), Shard(1))
@@ -97,11 +98,25 @@ def main() -> None:
             result = result.redistribute(placements=ROWS)
         kept.append(result)
 
-    seconds = turns(asked.repeats, dist.barrier, run, kept.clear)
-    found = torch.tensor(_checksum(asked, kept[0], mesh), dtype=torch.float64)
-    dist.all_reduce(found)
-    if dist.get_rank() == 0:
-        answer(seconds, found.item())
+    def check() -> float:
+        found = torch.tensor(_checksum(asked, kept[0], mesh), dtype=torch.float64)
+        dist.all_reduce(found)
+        return float(found.item())
+
+    def share(text: str) -> str:
+        shared = [text]
+        dist.broadcast_object_list(shared, src=0)
+        return shared[0]
+
+    serve(
+        run,
+        check,
+        share=share,
+        barrier=dist.barrier,
+        between=kept.clear,
+        first=dist.get_rank() == 0,
+    )
+    sys.stdout.flush()
     dist.barrier()
     # gloo's threads abort a process now and then that waits for them to go.
     os._exit(0)

@@ -7,12 +7,10 @@ benchmarks, and its result stays where it is made until it is checked.
 
 from __future__ import annotations
 
-import json
-
 import einsql
-from benchmarks.chain import PAIRWISE
+from benchmarks.evaluation.experiments.chains import PAIRWISE
 from benchmarks.matrices import MATMUL
-from benchmarks.ranks.protocol import Task, answer, task, turns
+from benchmarks.ranks.protocol import Task, serve, task
 
 
 def statement(asked: Task) -> str:
@@ -37,12 +35,20 @@ def main() -> None:
     with stored(asked) as con:
         sql = statement(asked)
         kept: list[einsql.Cursor] = []
-        seconds = turns(
-            asked.repeats, lambda: None, lambda: kept.append(con.execute(sql)), kept.clear
+
+        def run() -> None:
+            kept.append(con.execute(sql))
+
+        def sent() -> dict[str, int]:
+            plan = con.explain(sql, analyze=True).to_dict()
+            return {"sent_bytes": sum(site["bytes_sent"] for site in plan["per_site"])}
+
+        serve(
+            run,
+            lambda: asked.checksum(kept[0].fetch_numpy(), 0, 0),
+            between=kept.clear,
+            details=sent,
         )
-        found = asked.checksum(kept[0].fetch_numpy(), 0, 0)
-        (plan,) = con.execute(f"EXPLAIN (FORMAT json) {sql}").fetchone() or ("{}",)
-        answer(seconds, found, bytes_planned=json.loads(plan)["total"]["bytes_sent"])
 
 
 if __name__ == "__main__":

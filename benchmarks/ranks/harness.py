@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,16 +12,10 @@ from random import Random
 from statistics import median
 from typing import Any
 
+from benchmarks.evaluation.processes import Failed, Process
 from benchmarks.measure import Times
 from benchmarks.ranks.peers import BOUND, Peer
 from benchmarks.ranks.workloads import WORKLOADS, right, write
-
-LIMIT = 300.0
-"""Seconds that one run of one system may take."""
-
-
-class Failed(Exception):  # noqa: N818 - a system that fails is a finding, not our error
-    """A run that gave no answer or a wrong one; the reason."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +43,21 @@ def folder_of(workload: str, root: Path) -> Path:
 def run(job: Job, root: Path, repeats: int) -> dict[str, Any]:
     """Starts a system, lets it repeat the computation, and checks its answer.
 
+    Returns:
+        The answer, with the seconds of each repetition after one that does not count.
+
     Raises:
         Failed: It ends without an answer, takes too long, or the answer is wrong.
     """
     workload, folder = WORKLOADS[job.workload], folder_of(job.workload, root)
     expected = write(workload, folder)
-    arguments = [job.workload, str(folder), str(job.ranks), str(repeats), job.option]
+    process = started(job, folder)
     try:
-        command = [*job.peer.command(job.ranks, job.option), *arguments]
-        output = _output(command, job.peer.environment())
-    except (OSError, subprocess.SubprocessError) as error:  # it is not there, or does not compile
-        raise Failed(str(error)) from None
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    if not lines:
-        raise Failed(f"no answer: {output[-2000:]}")
-    answer: dict[str, Any] = json.loads(lines[-1])
+        process.ask("run")
+        seconds = [process.ask("run")["seconds"] for _ in range(repeats)]
+        answer = process.ask("answer") | {"seconds": seconds}
+    finally:
+        process.close()
     if not answer.get("blas", "OpenBLAS").startswith("OpenBLAS"):
         raise Failed("it does not multiply with OpenBLAS, which would be no fair comparison")
     if job.peer.name != BOUND and not right(workload, answer["checksum"], expected):
@@ -74,32 +65,18 @@ def run(job: Job, root: Path, repeats: int) -> dict[str, Any]:
     return answer
 
 
-def _output(command: list[str], environment: Mapping[str, str]) -> str:
-    """What a command prints; it and all it started end here, whatever happens."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=dict(environment),
-        start_new_session=True,
-    )
+def started(job: Job, folder: Path) -> Process:
+    """The processes of a system, ready to compute.
+
+    Raises:
+        Failed: They do not start.
+    """
+    arguments = [job.workload, str(folder), str(job.ranks), job.option]
     try:
-        output, _ = process.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        raise Failed(f"no answer after {LIMIT:.0f} s") from None
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is not None:
-                break
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-    if process.returncode:
-        raise Failed(f"exit status {process.returncode}: {output[-2000:]}")
-    return output
+        command = [*job.peer.command(job.ranks, job.option), *arguments]
+    except (OSError, subprocess.SubprocessError) as error:  # it does not compile
+        raise Failed(str(error)) from None
+    return Process(command, job.peer.environment())
 
 
 def tuned(peer: Peer, workload: str, ranks: int, root: Path) -> Job:

@@ -7,25 +7,20 @@ system is judged by a layout that another machine or another shape calls for.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
 
-BIN = Path(sys.executable).parent
+from benchmarks.evaluation import peers as environments
+
 ROOT = Path(__file__).resolve().parents[2]
 DEBIAN = Path("/usr/bin")
 LIBRARIES = Path("/usr/lib") / f"{os.uname().machine}-linux-gnu"
-
-_ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
-)
 
 
 @dataclass(frozen=True)
@@ -45,32 +40,28 @@ class Peer:
     command: Callable[[int, str], list[str]]
     options: Callable[[str, int], tuple[str, ...]]
     environment: Callable[[], dict[str, str]] = field(
-        default=lambda: {**os.environ, **_ONE_THREAD, "PYTHONPATH": str(ROOT)}
+        default=lambda: environments.environment(threads=1)
     )
 
 
-def _needs(*modules: str) -> Callable[[], str]:
-    def missing() -> str:
-        absent = [m for m in modules if importlib.util.find_spec(m) is None]
-        return f"{' and '.join(absent)}: pip install 'einsql[bench,mpi]'" if absent else ""
-
-    return missing
+def _needs(environment: str) -> Callable[[], str]:
+    return lambda: environments.missing(environment)
 
 
 def _under_mpi(module: str) -> Callable[[int, str], list[str]]:
-    """A Python program on the environment's own MPI, which ends if a process fails."""
-    python = [sys.executable, "-m", "mpi4py", "-m", f"benchmarks.ranks.{module}"]
-    own = BIN / "mpiexec"
-    launcher = str(own) if own.exists() else "mpiexec"
-    return lambda ranks, option: [launcher, "-n", str(ranks), *python]
+    """A Python program on its environment's own MPI, which ends if a process fails."""
+    python = environments.python("mpi")
+    run = [str(python), "-m", "mpi4py", "-m", f"benchmarks.ranks.{module}"]
+    return lambda ranks, option: [str(python.parent / "mpiexec"), "-n", str(ranks), *run]
 
 
-def _alone(module: str) -> Callable[[int, str], list[str]]:
-    return lambda ranks, option: [sys.executable, "-m", f"benchmarks.ranks.{module}"]
+def _alone(environment: str, module: str) -> Callable[[int, str], list[str]]:
+    python = str(environments.python(environment))
+    return lambda ranks, option: [python, "-m", f"benchmarks.ranks.{module}"]
 
 
 def _torchrun(ranks: int, option: str) -> list[str]:
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    run = [str(environments.python("torch")), "-m", "torch.distributed.run", "--standalone"]
     return [*run, "--nproc-per-node", str(ranks), "-m", "benchmarks.ranks.dtensor"]
 
 
@@ -103,13 +94,13 @@ def _cuts(workload: str, ranks: int) -> tuple[str, ...]:
 
 def _summa(workload: str, ranks: int) -> tuple[str, ...]:
     hows = ("1,plain", "4,pipelined")
-    inner = ("", ",inner") if workload == "skewed" else ("",)
+    inner = ("", ",inner") if workload.startswith("skewed") else ("",)
     return tuple(f"{r}x{c},{h}{i}" for (r, c), h, i in product(grids(ranks), hows, inner))
 
 
 def _dtensor(workload: str, ranks: int) -> tuple[str, ...]:
     ways = ["rows", "columns", "sums"]
-    if workload == "skewed":
+    if workload.startswith("skewed"):
         ways += ["inner-rows", "inner-columns"]
     return (*ways, "grid") if ranks > 3 else tuple(ways)
 
@@ -135,7 +126,8 @@ def _openblas() -> Path | None:
     return next((f for f in folders if (f / "libblas.so.3").exists()), None)
 
 
-def _no_scalapack() -> str:
+def no_scalapack() -> str:
+    """What to install before ScaLAPACK can run; nothing if all is there."""
     if not installed():
         return "ScaLAPACK: apt-get install gcc libopenmpi-dev libscalapack-openmpi-dev"
     if _openblas() is None:
@@ -167,7 +159,8 @@ def _launch_scalapack(ranks: int, option: str) -> list[str]:
 def _debian() -> dict[str, str]:
     """Nothing of this environment: its MPI must not be taken for Debian's."""
     clean = {n: os.environ[n] for n in ("HOME", "TMPDIR", "LANG") if n in os.environ}
-    return {**clean, **_ONE_THREAD, "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(_openblas())}
+    threads = {n: v for n, v in environments.environment(threads=1).items() if "THREADS" in n}
+    return {**clean, **threads, "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(_openblas())}
 
 
 BOUND = "bound"
@@ -178,11 +171,11 @@ EINSQL, SUMMA = "einsql", "SUMMA by hand"
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(EINSQL, _needs("mpi4py"), _alone("einsql_sites"), _cuts),
-        Peer(SUMMA, _needs("mpi4py"), _under_mpi("summa"), _summa),
-        Peer("ScaLAPACK", _no_scalapack, _launch_scalapack, _scalapack, _debian),
+        Peer(EINSQL, _needs("einsql"), _alone("einsql", "einsql_sites"), _cuts),
+        Peer(SUMMA, _needs("mpi"), _under_mpi("summa"), _summa),
+        Peer("ScaLAPACK", _needs("scalapack"), _launch_scalapack, _scalapack, _debian),
         Peer("DTensor", _needs("torch"), _torchrun, _dtensor),
-        Peer("Dask", _needs("dask", "distributed"), _alone("dask_arrays"), _cuts),
-        Peer(BOUND, _needs("mpi4py"), _under_mpi("ceiling"), lambda workload, ranks: ("",)),
+        Peer("Dask", _needs("dask"), _alone("dask", "dask_arrays"), _cuts),
+        Peer(BOUND, _needs("mpi"), _under_mpi("ceiling"), lambda workload, ranks: ("",)),
     )
 }

@@ -1,16 +1,16 @@
-"""What the processes of a peer that is written in Python share: arguments, turns, the answer."""
+"""What the processes of a peer that is written in Python share: arguments, commands, blocks."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.evaluation import protocol
+from benchmarks.evaluation.worker import versions
 from benchmarks.ranks.workloads import WORKLOADS, Workload
 
 Array = np.ndarray
@@ -24,14 +24,12 @@ class Task:
         name: The workload's name.
         folder: Where its files are.
         ranks: How many processes work.
-        repeats: How often the computation is timed, after one that is not.
         option: Which of its ways to do it the peer takes; nothing for the first.
     """
 
     name: str
     folder: Path
     ranks: int
-    repeats: int
     option: str
 
     @property
@@ -57,40 +55,39 @@ def task() -> Task:
     parser.add_argument("name", choices=WORKLOADS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("ranks", type=int)
-    parser.add_argument("repeats", type=int)
     parser.add_argument("option", nargs="?", default="")
     return Task(**vars(parser.parse_args()))
 
 
-def turns(
-    repeats: int,
-    barrier: Callable[[], object],
+def serve(
     run: Callable[[], object],
-    between: Callable[[], object],
-) -> list[float]:
-    """Seconds of each repetition, from a barrier to a barrier, after one that does not count.
+    check: Callable[[], float],
+    *,
+    share: Callable[[str], str] = lambda text: text,
+    barrier: Callable[[], object] = lambda: None,
+    between: Callable[[], object] = lambda: None,
+    first: bool = True,
+    details: Callable[[], Mapping[str, object]] = dict,
+) -> None:
+    """Computes whenever it is asked to, and answers with the checksum that `check` finds.
 
     Args:
-        repeats: How many count.
-        barrier: Waits for all processes.
         run: The computation.
+        check: The checksum of its result, at the first process.
+        share: The first process's text, at all processes.
+        barrier: Waits for all processes.
         between: Drops the result before the next one is timed.
+        first: Whether this is the first process.
+        details: What else is answered.
     """
-    taken = []
-    for turn in range(repeats + 1):
-        between()
-        barrier()
-        start = time.perf_counter()
-        run()
-        barrier()
-        if turn:
-            taken.append(time.perf_counter() - start)
-    return taken
-
-
-def answer(seconds: list[float], checksum: float, **details: object) -> None:
-    """Prints the one line that the harness reads."""
-    print(json.dumps({"seconds": seconds, "checksum": checksum, **details}), flush=True)
+    protocol.serve(
+        run,
+        lambda _: {"checksum": check(), "versions": versions(), **details()},
+        share=share,
+        barrier=barrier,
+        between=between,
+        first=first,
+    )
 
 
 def part(length: int, parts: int, index: int) -> slice:

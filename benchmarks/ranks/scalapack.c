@@ -1,6 +1,6 @@
 /* The workloads through ScaLAPACK's PBLAS, over block-cyclic matrices of single precision.
  *
- *     scalapack WORKLOAD FOLDER RANKS REPEATS MPI,GRID,BLOCK,PANEL
+ *     scalapack WORKLOAD FOLDER RANKS MPI,GRID,BLOCK,PANEL
  *
  * MPI is for who starts it, GRID is ROWSxCOLUMNS of processes, BLOCK the edge of the blocks that
  * matrices are dealt out in, PANEL how many columns the PBLAS multiply at a time: their own
@@ -129,11 +129,10 @@ static double checksum(const Matrix *x) {
 int main(int argc, char **argv) {
     int me, ranks;
     MPI_Init(&argc, &argv);
-    if (argc != 6) fail("usage: WORKLOAD FOLDER RANKS REPEATS MPI,GRID,BLOCK,PANEL");
+    if (argc != 5) fail("usage: WORKLOAD FOLDER RANKS MPI,GRID,BLOCK,PANEL");
     int chain = strcmp(argv[1], "matmul") != 0;
     folder = argv[2];
-    int repeats = atoi(argv[4]);
-    if (sscanf(argv[5], "%*[a-z],%dx%d,%d,%d", &grid_rows, &grid_columns, &block, &panel) != 4)
+    if (sscanf(argv[4], "%*[a-z],%dx%d,%d,%d", &grid_rows, &grid_columns, &block, &panel) != 4)
         fail("the option is MPI,ROWSxCOLUMNS,BLOCK,PANEL");
     Cblacs_pinfo(&me, &ranks);
     if (ranks != grid_rows * grid_columns) fail("the grid does not have as many processes");
@@ -146,25 +145,36 @@ int main(int argc, char **argv) {
         c = read_matrix("c"), d = read_matrix("d"), e = read_matrix("e");
         de = distributed(e.m, d.n);
     }
-    double *seconds = malloc(sizeof(double) * (repeats + 1));
-    for (int turn = 0; turn <= repeats; turn++) {
-        MPI_Barrier(MPI_COMM_WORLD);
-        double start = MPI_Wtime();
-        multiply(&b, &a, 0, &r);
-        if (chain) {
-            multiply(&e, &d, 0, &de);
-            multiply(&de, &c, 1, &r);
+    if (me == 0) printf("{\"ready\": true}\n"), fflush(stdout);
+    for (;;) {
+        char line[64] = "";
+        if (me == 0 && fgets(line, sizeof line, stdin) == NULL) line[0] = 0;
+        MPI_Bcast(line, sizeof line, MPI_CHAR, 0, MPI_COMM_WORLD);
+        int turns = 1;
+        double seconds = 0;
+        if (strncmp(line, "run", 3) == 0) {
+            sscanf(line, "run %d", &turns);
+            for (int turn = 0; turn < turns; turn++) {
+                MPI_Barrier(MPI_COMM_WORLD);
+                double start = MPI_Wtime();
+                multiply(&b, &a, 0, &r);
+                if (chain) {
+                    multiply(&e, &d, 0, &de);
+                    multiply(&de, &c, 1, &r);
+                }
+                MPI_Barrier(MPI_COMM_WORLD);
+                seconds += MPI_Wtime() - start;
+            }
+            if (me == 0) printf("{\"seconds\": %.9f}\n", seconds / turns);
+        } else if (strncmp(line, "answer", 6) == 0) {
+            double found = checksum(&r);
+            char *(*config)(void) = (char *(*)(void))dlsym(RTLD_DEFAULT, "openblas_get_config");
+            if (me == 0)
+                printf("{\"checksum\": %.17g, \"blas\": \"%s\"}\n", found, config ? config() : "");
+        } else {
+            break;
         }
-        MPI_Barrier(MPI_COMM_WORLD);
-        seconds[turn] = MPI_Wtime() - start;
-    }
-    double found = checksum(&r);
-    if (me == 0) {
-        char *(*config)(void) = (char *(*)(void))dlsym(RTLD_DEFAULT, "openblas_get_config");
-        printf("{\"seconds\": [");
-        for (int turn = 1; turn <= repeats; turn++)
-            printf("%s%.9f", turn > 1 ? ", " : "", seconds[turn]);
-        printf("], \"checksum\": %.17g, \"blas\": \"%s\"}\n", found, config ? config() : "");
+        fflush(stdout);
     }
     MPI_Finalize();
     return 0;

@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 from scipy.linalg.blas import sgemm
 
-from benchmarks.ranks.protocol import answer, part, task, turns
+from benchmarks.ranks.protocol import part, serve, task
 
 Array = np.ndarray
 
@@ -134,10 +134,13 @@ def main() -> None:
             grid.multiply(own["d"], own["e"], de, shapes["d"][1])
         grid.multiply(own["c"], de, result, shapes["c"][1])
 
-    seconds = turns(asked.repeats, grid.all.Barrier, run, lambda: None)
-    found = grid.all.allreduce(asked.checksum(result, place[0].start, place[1].start))
-    if grid.all.rank == 0:
-        answer(seconds, found)
+    serve(
+        run,
+        lambda: float(grid.all.allreduce(asked.checksum(result, place[0].start, place[1].start))),
+        share=grid.all.bcast,
+        barrier=grid.all.Barrier,
+        first=grid.all.rank == 0,
+    )
 
 
 if __name__ == "__main__":

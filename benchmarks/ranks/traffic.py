@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import einsql
-from benchmarks.chain import PAIRWISE
+from benchmarks.evaluation.experiments.chains import PAIRWISE
 from benchmarks.ranks.workloads import WORKLOADS
 
 STRATEGIES = ("equal", "eindecomp")

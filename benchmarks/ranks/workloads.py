@@ -68,6 +68,8 @@ def chain_of(s: int, thin: int, wide: int) -> Workload:
 WORKLOADS = {
     "square": chain_of(S, S, S),
     "skewed": chain_of(S, THIN, WIDE),
+    "square-2000": chain_of(S // 2, S // 2, S // 2),
+    "skewed-2000": chain_of(S // 2, THIN // 2, WIDE // 2),
     "matmul": Workload("A·B", {"a": (N, N), "b": (N, N)}, 2 * N**3, _product),
 }
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.evaluation.processes import Failed
 from benchmarks.measure import Times
 from benchmarks.ranks import harness, workloads
-from benchmarks.ranks.harness import Failed, Job
+from benchmarks.ranks.harness import Job
 from benchmarks.ranks.peers import BOUND, EINSQL, PEERS, SUMMA
 from benchmarks.ranks.sections import beside_each_other, speedup, traffic
 from benchmarks.ranks.workloads import Workload

@@ -1,0 +1,1 @@
+"""The evaluation: experiments of the papers beside other systems, on one page."""

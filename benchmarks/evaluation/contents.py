@@ -1,0 +1,10 @@
+"""The experiments in the page's order."""
+
+from __future__ import annotations
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "EinDecomp": ("chains", "chains_in_sql", "training"),
+    "Tensor-relational algebra": ("matmul", "nearest"),
+    "Partitioning by work": ("spmv", "softmax", "monte_carlo"),
+}
+"""Names of experiments' files, by the heading above them."""

@@ -1,0 +1,158 @@
+"""T2: the nearest neighbour in a Riemannian metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.evaluation.experiment import Array, Case, Contestant, Experiment, Prepared, Task
+
+KEYS = {"x": ("n", "d"), "m": ("d", "e"), "q": ("d",)}
+NEAREST = """
+WITH apart AS (SELECT x.n, x.d, x.val - q.val AS val FROM x JOIN q USING (d)),
+     turned AS (SELECT apart.n, m.e, SUM(apart.val * m.val) AS val
+                FROM apart JOIN m USING (d) GROUP BY apart.n, m.e),
+     length AS (SELECT turned.n, SUM(turned.val * apart.val) AS val
+                FROM turned JOIN apart ON turned.n = apart.n AND turned.e = apart.d
+                GROUP BY turned.n)
+SELECT ARG_MIN(n, val) AS n, MIN(val) AS val FROM length
+"""
+
+
+def cases(full: bool) -> list[Case]:
+    """Few dimensions and many points, and the opposite; on all cores and on ranks."""
+    shapes = {"100,000 × 100": (100_000, 100), "4,000 × 2,000": (4_000, 2_000)}
+    if full:
+        shapes |= {"1,000,000 × 100": (1_000_000, 100), "20,000 × 6,000": (20_000, 6_000)}
+    return [
+        Case(f"{name}, {f'{ranks} ranks' if ranks else 'one process'}", {"n": n, "d": d}, ranks,
+             ranks < 3, ("einsql", "Dask", "JAX") if ranks else ())
+        for name, (n, d) in shapes.items() for ranks in (0, 2, 4)
+    ]  # fmt: skip
+
+
+def inputs(case: Case) -> dict[str, Array]:
+    """Points, the metric, which is positive definite, and a query."""
+    n, d = case.sizes["n"], case.sizes["d"]
+    chance = np.random.default_rng(0)
+    root = chance.standard_normal((d, d), dtype=np.float32) / np.float32(d**0.5)
+    return {
+        "x": chance.standard_normal((n, d), dtype=np.float32),
+        "m": root @ root.T + np.eye(d, dtype=np.float32),
+        "q": chance.standard_normal(d, dtype=np.float32),
+    }
+
+
+def reference(case: Case, given: Mapping[str, Array]) -> Array:
+    """The nearest point and its squared distance."""
+    apart = given["x"].astype(np.float64) - given["q"]
+    length = np.einsum("nd,nd->n", apart @ given["m"], apart)
+    return np.array([length.argmin(), length.min()])
+
+
+def by_einsql(task: Task) -> Prepared:
+    """Einsql."""
+    from benchmarks.evaluation.on_ranks import connected, sent_bytes
+
+    con = connected(task, KEYS)
+    return Prepared(
+        lambda: con.execute(NEAREST).fetchall(),
+        lambda result: np.array(result[0], np.float64),
+        details=lambda: {"sent_bytes": sent_bytes(con, NEAREST)} if task.case.ranks else {},
+    )
+
+
+def by_numpy(task: Task) -> Prepared:
+    """NumPy."""
+    x, m, q = (task.load(name) for name in "xmq")
+
+    def run() -> Array:
+        apart = x - q
+        length = np.einsum("nd,nd->n", apart @ m, apart)
+        return np.array([length.argmin(), length.min()])
+
+    return Prepared(run, lambda result: result)
+
+
+def by_torch(task: Task) -> Prepared:
+    """PyTorch."""
+    import torch
+
+    x, m, q = (torch.from_numpy(task.load(name)) for name in "xmq")
+
+    def run() -> Array:
+        apart = x - q
+        length = ((apart @ m) * apart).sum(1)
+        value, place = length.min(0)
+        return np.array([place.item(), value.item()])
+
+    return Prepared(run, lambda result: result)
+
+
+def by_jax(task: Task) -> Prepared:
+    """JAX, points sharded over as many devices as ranks."""
+    import os
+
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={task.ranks}"
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    mesh = jax.make_mesh((task.ranks,), ("p",))
+    rows = NamedSharding(mesh, PartitionSpec("p", None))
+    x, m = (jax.device_put(task.load(name), rows) for name in "xm")
+    q = jax.device_put(task.load("q"), NamedSharding(mesh, PartitionSpec()))
+
+    def nearest(x: Any, m: Any, q: Any) -> Any:
+        apart = x - q
+        length = ((apart @ m) * apart).sum(1)
+        return length.argmin(), length.min()
+
+    compiled = jax.jit(nearest)
+    return Prepared(lambda: [float(v) for v in compiled(x, m, q)], lambda result: np.array(result))
+
+
+def by_dask(task: Task) -> Prepared:
+    """Dask on worker processes of one thread, a block of the points each."""
+    import dask
+    import dask.array as da
+    from dask.distributed import Client, LocalCluster, wait
+
+    dask.config.set({f"distributed.worker.memory.{k}": False for k in ("target", "spill", "pause")})
+    cluster = LocalCluster(
+        n_workers=task.ranks, threads_per_worker=1, memory_limit=0, dashboard_address=None
+    )
+    client = Client(cluster)
+    block = -(-task.size["n"] // task.ranks)
+    x = da.from_array(task.load("x"), chunks=(block, -1)).persist()
+    m, q = (da.from_array(task.load(name), chunks=-1).persist() for name in "mq")
+    wait([x, m, q])
+    kept = [client, cluster]
+
+    def run() -> Array:
+        apart = x - q
+        length = ((apart @ m) * apart).sum(axis=1)
+        place, value = dask.compute(length.argmin(), length.min())
+        return np.array([place, value], np.float64)
+
+    return Prepared(run, lambda result: result, lambda: len(kept))
+
+
+EXPERIMENT = Experiment(
+    title="T2: the nearest neighbour in a Riemannian metric",
+    source="TRA, nearest neighbour search",
+    about="The point x with the least (x − q)ᵀ M (x − q) of all points, in FLOAT. On ranks each "
+    "process has one thread and a part of the points.",
+    sql={"The statement": NEAREST},
+    cases=cases,
+    contestants=(
+        Contestant("einsql", prepare=by_einsql),
+        Contestant("NumPy", "mpi", by_numpy),
+        Contestant("PyTorch", "torch", by_torch),
+        Contestant("JAX", "jax", by_jax),
+        Contestant("Dask", "dask", by_dask),
+    ),
+    inputs=inputs,
+    reference=reference,
+)

@@ -1,0 +1,156 @@
+"""The thesis: a sparse matrix times a vector, beside SciPy, PyTorch and DuckDB's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.evaluation.experiment import Array, Case, Contestant, Experiment, Prepared, Task
+
+PRODUCT = "SELECT m.i, SUM(m.val * v.val) AS val FROM m JOIN v ON m.j = v.j GROUP BY m.i"
+
+
+def cases(full: bool) -> list[Case]:
+    """Matrices with ten stored elements in each row."""
+    sizes = (100_000, 400_000) if full else (100_000,)
+    return [
+        Case(f"{n:,}², {10 * n:,} stored, {f'{ranks} ranks' if ranks else 'one process'}",
+             {"n": n}, ranks, ranks < 3, ("einsql", "SciPy by hand on MPI") if ranks else
+             ("einsql", "SciPy", "PyTorch", "DuckDB"))
+        for n in sizes for ranks in (0, 2, 4)
+    ]  # fmt: skip
+
+
+def inputs(case: Case) -> dict[str, Array]:
+    """The starts of rows, columns in order, values, and the vector."""
+    n, each = case.sizes["n"], 10
+    chance = np.random.default_rng(0)
+    apart = n // each
+    columns = chance.integers(0, apart, (n, each)) + apart * np.arange(each)
+    return {
+        "starts": np.arange(0, n * each + 1, each),
+        "columns": columns.reshape(-1),
+        "values": chance.standard_normal(n * each, dtype=np.float32),
+        "v": chance.standard_normal(n, dtype=np.float32),
+    }
+
+
+def reference(case: Case, given: Mapping[str, Array]) -> Array:
+    """NumPy's."""
+    products = given["values"].astype(np.float64) * given["v"][given["columns"]]
+    found: Array = products.reshape(-1, 10).sum(axis=1)
+    return found
+
+
+def _matrix(task: Task) -> Any:
+    from scipy.sparse import csr_array
+
+    parts = tuple(task.load(name) for name in ("values", "columns", "starts"))
+    return csr_array(parts, shape=(task.size["n"], task.size["n"]))
+
+
+def by_einsql(task: Task) -> Prepared:
+    """einsql over a registered CSR matrix, or over a stored sparse tensor on ranks."""
+    import einsql
+    from benchmarks.evaluation.on_ranks import sent_bytes
+
+    ranks = task.case.ranks
+    con = einsql.connect(config={"mpi": ranks} if ranks else {})
+    con.register("m" if not ranks else "source", _matrix(task), dims=("i", "j"))
+    con.register("v" if not ranks else "vector", task.load("v"), dims=("j",))
+    if ranks:
+        con.execute("CREATE TENSOR m STORAGE SPARSE AS SELECT i, j, val FROM source")
+        con.execute(f"CREATE TENSOR v PARTITION BY (j {ranks}) AS SELECT j, val FROM vector")
+        return Prepared(
+            lambda: con.execute(PRODUCT),
+            lambda result: result.fetch_numpy(),
+            details=lambda: {"sent_bytes": sent_bytes(con, PRODUCT)},
+        )
+    return Prepared(lambda: con.execute(PRODUCT).fetch_numpy(), lambda result: result)
+
+
+def by_scipy(task: Task) -> Prepared:
+    """SciPy."""
+    m, v = _matrix(task), task.load("v")
+    return Prepared(lambda: m @ v, lambda result: result)
+
+
+def by_torch(task: Task) -> Prepared:
+    """PyTorch's CSR."""
+    import warnings
+
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = (torch.from_numpy(task.load(n)) for n in ("starts", "columns", "values"))
+        m = torch.sparse_csr_tensor(*parts, size=(task.size["n"], task.size["n"]))
+    v = torch.from_numpy(task.load("v"))
+    return Prepared(lambda: m @ v, lambda result: result.numpy())
+
+
+def by_duckdb(task: Task) -> Prepared:
+    """DuckDB over the stored elements as rows."""
+    import duckdb
+    import pyarrow as pa
+
+    con = duckdb.connect()
+    n = task.size["n"]
+    rows = np.repeat(np.arange(n), 10)
+    tables = {
+        "m": {"i": rows, "j": task.load("columns"), "val": task.load("values")},
+        "v": {"j": np.arange(n), "val": task.load("v")},
+    }
+    for name, columns in tables.items():
+        con.register("given", pa.table(columns))
+        con.execute(f"CREATE TABLE {name} AS FROM given")
+        con.unregister("given")
+
+    def answer(result: Any) -> Array:
+        values: Array = result.sort_by("i")["val"].to_numpy()
+        return values
+
+    return Prepared(lambda: con.sql(PRODUCT).to_arrow_table(), answer)
+
+
+def by_hand(task: Task) -> Prepared:
+    """SciPy on parts of the rows; all processes gather the vector, which lies in parts."""
+    from mpi4py import MPI
+
+    n, me, ranks = task.size["n"], task.world.rank, task.ranks
+    part = slice(n * me // ranks, n * (me + 1) // ranks)
+    own, v = _matrix(task)[part], task.load("v", part)
+    whole = np.empty(n, np.float32)
+    counts = [n * (r + 1) // ranks - n * r // ranks for r in range(ranks)]
+
+    def run() -> Array:
+        MPI.COMM_WORLD.Allgatherv(v, (whole, counts))
+        product: Array = own @ whole
+        return product
+
+    def answer(result: Array) -> Array:
+        return np.concatenate(MPI.COMM_WORLD.allgather(result))
+
+    sent = 4 * (ranks - 1) * n
+    return Prepared(run, answer, details=lambda: {"sent_bytes": sent})
+
+
+EXPERIMENT = Experiment(
+    title="Thesis: a sparse matrix times a vector",
+    source="the thesis, SpMV",
+    about="FLOAT, ten stored elements in each row at random columns. SciPy uses one core, as it "
+    "always does. On ranks each process has a part of the rows and of the vector.",
+    sql={"The statement": PRODUCT},
+    cases=cases,
+    contestants=(
+        Contestant("einsql", prepare=by_einsql),
+        Contestant("SciPy", "mpi", by_scipy),
+        Contestant("PyTorch", "torch", by_torch),
+        Contestant("DuckDB", "duckdb", by_duckdb),
+        Contestant("SciPy by hand on MPI", "mpi", by_hand, launch="mpi"),
+    ),
+    inputs=inputs,
+    reference=reference,
+)

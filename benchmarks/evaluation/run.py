@@ -1,0 +1,148 @@
+"""A run of all experiments, kept in a JSON file as it goes, so that it can be continued."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.evaluation import peers
+from benchmarks.evaluation.processes import Process
+from benchmarks.evaluation.running import Json, Settings, log, measured
+from benchmarks.evaluation.worker import experiment
+
+BUILD = peers.ROOT / "build" / "evaluation"
+RESULTS = Path(__file__).parent / "results"
+"""Runs that are complete, a file each, in the order of their names."""
+COMPUTED_LIMIT = 900.0
+"""Seconds that the computed tables of an experiment may take; ten times as many in a full run."""
+SCHEMA = 1
+
+
+def names() -> list[str]:
+    """The names of all experiments, in the page's order."""
+    from benchmarks.evaluation.contents import PARTS
+
+    return [name for part in PARTS.values() for name in part]
+
+
+@dataclass
+class Run:
+    """A run's JSON file.
+
+    Attributes:
+        path: The file.
+        content: What it has.
+    """
+
+    path: Path
+    content: Json
+
+    @classmethod
+    def opened(cls, path: Path, full: bool, rounds: int) -> Run:
+        """The run in a file, or a new one if there is none of these settings."""
+        if path.exists():
+            content = json.loads(path.read_text(encoding="utf-8"))
+            asked = {"full": full, "rounds": rounds, "commit": commit()}
+            if {k: content.get(k) for k in asked} == asked:
+                return cls(path, content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "schema": SCHEMA,
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
+            "full": full,
+            "rounds": rounds,
+            "machine": machine(),
+            "experiments": {},
+        }
+        return cls(path, content)
+
+    def add(self, name: str, settings: Settings) -> None:
+        """Runs an experiment, unless the file has it."""
+        done = self.content["experiments"].setdefault(name, {"cases": {}})
+        if done.get("complete"):
+            return
+        of = experiment(name)
+        log(f"{name}: {of.title}")
+        done.setdefault("busy_before", busy())
+        start = time.monotonic()
+        for case in of.cases(settings.full):
+            if case.name in done["cases"]:
+                continue
+            log(f" {case.name}")
+            done["cases"][case.name] = measured(name, of, case, settings)
+            self.write()
+        done["tables"] = computed(name, settings.full)
+        done["seconds"] = done.get("seconds", 0.0) + time.monotonic() - start
+        done["complete"] = True
+        log(f"{name}: {done['seconds']:.0f} s")
+        self.write()
+
+    def write(self) -> None:
+        """Writes the file; a reader sees it whole."""
+        partial = self.path.with_suffix(".partial")
+        text = json.dumps(self.content, indent=1, ensure_ascii=False)
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(self.path)
+
+
+def computed(name: str, full: bool) -> list[Json]:
+    """The computed tables of an experiment, from a process of their own."""
+    command = [sys.executable, "-m", "benchmarks.evaluation.compute", name]
+    limit = COMPUTED_LIMIT * (10 if full else 1)
+    process = Process([*command, *["--full"] * full], peers.environment(), 0, limit)
+    try:
+        tables: list[Json] = process.ask("tables")["tables"]
+    finally:
+        process.close()
+    return tables
+
+
+def busy() -> float:
+    """The share of the processors' time that other processes take, over a second."""
+    before = _processor_times()
+    time.sleep(1)
+    idle, total = (b - a for a, b in zip(before, _processor_times(), strict=True))
+    return round(1 - idle / max(total, 1), 3)
+
+
+def _processor_times() -> tuple[int, int]:
+    numbers = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return numbers[3] + numbers[4], sum(numbers)
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the versions, for the page."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "lines": report.machine(),
+        "memory_bytes": memory,
+        "kernel": platform.release(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def commit() -> str:
+    """The commit that is checked out, with a + if files differ from it; nothing without git."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(peers.ROOT), *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        return ran.stdout.strip() if ran.returncode == 0 else ""
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "einsql", "benchmarks")
+    return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+
+
+def complete() -> list[Path]:
+    """The files of complete runs, the newest last."""
+    return sorted(RESULTS.glob("*.json"))
