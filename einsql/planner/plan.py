@@ -107,12 +107,15 @@ class Plan:
         return measure
 
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
-        """Returns the inputs together with the results of the parts."""
+        """Returns the inputs together with the results of the parts.
+
+        Parts run first: they may read other boxes than the program does.
+        """
+        if self.parts:
+            inputs = tile_plan.computed(self.parts, inputs, tick)
         if self.reads:
             inputs = {**inputs, **{n: inputs[n].verified(box) for n, box in self.reads}}
-        if not self.parts:
-            return inputs
-        return tile_plan.computed(self.parts, inputs, tick)
+        return inputs
 
     def wrap(self, arrays: Arrays, inputs: Mapping[str, Fields]) -> Result:
         """Wraps the root's fields as a result, cropped to the bounds that parameters set.

@@ -176,6 +176,10 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
         self._change = change
         self._reader = BlockReader(layout, schema, base, newer)
         self._zones: list[Zone] = []
+        self._partly: tuple[int, int, SparseFields] | None = None
+        """The range of the last partial read, and its result."""
+        self._room = self.nbytes(schema)
+        """The bytes that partial reads may still take."""
         self._values: dict[str, np.ndarray] = {} if change is None else {**change.values}
         self._matrix: Compressed | None = None
         if change is not None:
@@ -233,11 +237,37 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
         row, element = self.base.itemsize(starts), element_width(self.base)
         return prod(starts.shape) * row + self.stored * element
 
-    def verified(self, box: np.ndarray) -> StoredSparseFields:
-        """See `Fields.verified`; every element is verified."""
-        for name in self.names:
-            self.taken(name)
-        return self
+    def verified(self, box: np.ndarray) -> SparseFields:
+        """See `Fields.verified`; elements of other rows of the first key are absent.
+
+        When such reads have taken as much memory as the tensor, it is read completely.
+        """
+        key = self.schema.keys[0]
+        lo, hi = (box[0] - key.lo).tolist()
+        if self._partly is not None and self._partly[:2] == (lo, hi):
+            return self._partly[2]
+        if self._matrix is not None or not lo < hi < lo + key.extent or self._room < 0:
+            for name in self.names:
+                self.taken(name)
+            return self
+        fields = RowsInFile(self, lo, self._rows(lo, hi))
+        left = self._room - fields.nbytes(self.schema)
+        self._partly, self._room = (lo, hi, fields), left
+        return fields
+
+    def _rows(self, lo: int, hi: int) -> SparseFields:
+        """The fields over a range of positions of the first key; only their pieces are verified."""
+        zones = self._reader.zones(lo, hi)
+        values = {name: self._reader.elements(name, zones) for name in self.names}
+        return stored_fields(self._structure(zones), values, self.fills)
+
+    def narrowed(self, spans: Sequence[slice]) -> SparseFields:
+        """See `SparseFields.narrowed`; of a tensor that is not read yet only the rows are."""
+        first, *others = spans
+        if self._matrix is not None or (first.start, first.stop) == (0, self.schema.shape[0]):
+            return super().narrowed(spans)
+        rows = self._rows(first.start, max(first.start, first.stop))
+        return rows.narrowed([slice(0, rows.extents[0]), *others])
 
     def with_elements(
         self, structure: Compressed, values: Mapping[str, np.ndarray], rows: np.ndarray
@@ -245,6 +275,37 @@ class StoredSparseFields(SparseFields, FieldsInFiles):
         """See `SparseFields.with_elements`; a commit writes the blocks of the rows."""
         change = Change(structure, values, np.union1d(self.dirty, rows))
         return StoredSparseFields(self.layout, self.schema, self.base, self.newer, change)
+
+
+class RowsInFile(SparseFields):
+    """Fields over all keys of a stored tensor with the elements of some rows only.
+
+    Args:
+        whole: The tensor.
+        lo: The position of the first row.
+        rows: The fields over the rows.
+    """
+
+    def __init__(self, whole: StoredSparseFields, lo: int, rows: SparseFields) -> None:
+        matrix, extents = rows.matrix, whole.schema.shape
+        starts, columns = matrix.starts, matrix.columns
+        if len(extents) == 1:
+            columns = columns + columns.dtype.type(lo)
+        else:
+            after = extents[0] - lo - rows.extents[0]
+            starts = np.pad(starts, (lo, after), mode="edge")
+        more = {name: rows.taken(name).values for name in rows.names[1:]}
+        structure = Compressed(extents, starts, columns, matrix.values)
+        super().__init__(structure, False, rows.fills, rows.name, more=more)
+        self._whole = whole
+
+    def local(self) -> Mapping[str, np.ndarray]:
+        """See `StoredSparseFields.local`."""
+        return self._whole.local()
+
+    def verified(self, box: np.ndarray) -> SparseFields:
+        """See `StoredSparseFields.verified`."""
+        return self._whole.verified(box)
 
 
 def in_memory(fields: SparseFields, copied: Callable[[np.ndarray], np.ndarray]) -> SparseFields:
