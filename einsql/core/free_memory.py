@@ -87,6 +87,15 @@ def require(nbytes: int) -> None:
         )
 
 
+def fits(nbytes: int) -> bool:
+    """Whether a result of some bytes fits into memory; see `require`."""
+    try:
+        require(nbytes)
+    except OperationalError:
+        return False
+    return True
+
+
 def require_dense(nbytes: int, shape: Sequence[int]) -> None:
     """Refuses to make a sparse tensor dense if the array does not fit into memory.
 

@@ -31,6 +31,7 @@ from einsql.engine.step import (
 from einsql.ir.einsum.graph import EinSum, Input, Node, children, walk
 from einsql.kernels.kernel import CompiledNode
 from einsql.kernels.runtime import compile_cache
+from einsql.kernels.storage_choice import choice_of
 from einsql.kernels.tiers import tier_of
 from einsql.storage.out_of_memory import require
 from einsql.storage.sparse_fields import as_shown
@@ -321,6 +322,7 @@ def _single_step(
         reader=reader,
         aliases_input=bool(compiled.views),
         calls_blas=compiled.calls_blas,
+        choice=choice_of(compiled.run),
         chosen=tuple(r for r in (compiled.reason, refusal) if r is not None),
         tier=lambda: tier_of(compiled.run),
     )

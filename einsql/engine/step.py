@@ -13,6 +13,7 @@ from einsql.kernels.kernel import Arrays as Arrays
 from einsql.kernels.kernel import Compile as Compile
 from einsql.kernels.kernel import Runner as Runner
 from einsql.kernels.kernel import Tick as Tick
+from einsql.kernels.storage_choice import StorageChoice
 from einsql.kernels.vectorized.views import VIEWS
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Step:
         aliases_input: Whether a result may share memory with an operand.
         calls_blas: Whether it may call a BLAS library.
         may_be_sparse: Whether a result may be a `Sparse`.
+        choice: The choice between stored elements and a dense copy; None for other steps.
         chosen: The reasons for the kernel and for running alone, recorded with the choice.
         tier: Returns the tier that ran last; None for a step of one tier.
     """
@@ -102,6 +104,7 @@ class Step:
     aliases_input: bool = False
     calls_blas: bool = False
     may_be_sparse: bool = False
+    choice: StorageChoice | None = None
     chosen: tuple[Reason, ...] = ()
     tier: Callable[[], str | None] = lambda: None
 

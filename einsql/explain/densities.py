@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import expm1, log1p, prod
 
+from einsql.engine.step import Step
 from einsql.ir.einsum.graph import (
     EinSum,
     Input,
@@ -30,23 +31,57 @@ def density_lines(roots: Roots, inputs: Mapping[str, Fields]) -> list[str]:
         inputs: The fields of its inputs.
     """
     lines, names = list[str](), node_names(roots)
+    elements = expected_elements(roots, inputs)
+    for node in walk(*roots):
+        if id(node) not in elements:
+            continue
+        size, stored = node.schema.size, elements[id(node)]
+        if isinstance(node, Input):
+            text = f"{node.name}  {stored:,.0f}"
+        else:
+            text = f"{names[id(node)]}  about {round(stored):,}"
+        lines.append(f"{text} of {size:,} elements ({100 * stored / max(1, size):.3g} %)")
+    return list(dict.fromkeys(lines))
+
+
+def expected_elements(roots: Roots, inputs: Mapping[str, Fields]) -> dict[int, float]:
+    """The number of stored elements of each sparse tensor by its id: of results an estimate.
+
+    Args:
+        roots: The graph.
+        inputs: The fields of its inputs.
+    """
     elements: dict[int, float] = {}
     for node in walk(*roots):
         if not node.sparse:
             continue
-        size = node.schema.size
         if isinstance(node, Input):
             few = sparse_fields_of(inputs.get(node.name, {}))
-            if few is None:
-                continue
-            elements[id(node)] = few.stored
-            text = f"{node.name}  {few.stored:,}"
+            if few is not None:
+                elements[id(node)] = few.stored
         else:
             elements[id(node)] = _estimate(node, elements)
-            text = f"{names[id(node)]}  about {round(elements[id(node)]):,}"
-        share = 100 * elements[id(node)] / max(1, size)
-        lines.append(f"{text} of {size:,} elements ({share:.3g} %)")
-    return list(dict.fromkeys(lines))
+    return elements
+
+
+def storage_line(step: Step, elements: Mapping[int, float], is_measured: bool) -> str | None:
+    """The choice between stored elements and a dense copy; None for a step without one.
+
+    Args:
+        step: The step.
+        elements: The stored elements of each tensor; see `expected_elements`.
+        is_measured: Whether the choice is that of the last run, and not the expected one.
+    """
+    if step.choice is None:
+        return None
+    if is_measured and step.choice.ran is not None:
+        return step.choice.ran.text
+    ((_, node),) = step.nodes
+    known = {
+        n: elements.get(id(o.source), o.source.schema.size) for n, o in enumerate(node.operands)
+    }
+    predicted = step.choice.estimate(known)
+    return None if predicted is None else predicted.text
 
 
 def _estimate(node: EinSum, elements: Mapping[int, float]) -> float:

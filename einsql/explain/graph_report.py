@@ -14,7 +14,7 @@ from einsql.explain.cost_report import (
     operations_of,
     site_reports,
 )
-from einsql.explain.densities import density_lines
+from einsql.explain.densities import density_lines, expected_elements, storage_line
 from einsql.explain.level_report import levels_report
 from einsql.explain.operations import GroupReport, InputReport, Measured, OperationReport
 from einsql.explain.origins import origins_of
@@ -148,7 +148,7 @@ def program_report(
         else None,
         graph=format_graph(*optimized.roots).split("\n"),
         densities=density_lines(optimized.roots, inputs),
-        steps=_steps(steps, measures, node_names(optimized.roots)) if plan.placed is None else None,
+        steps=_steps(steps, measures, optimized.roots, inputs) if plan.placed is None else None,
         blas=None if measures is None else _other_blas(steps),
     )
 
@@ -168,11 +168,16 @@ def _input(node: Input) -> InputReport:
 
 
 def _steps(
-    steps: Sequence[Step], measures: Sequence[StepMeasure] | None, names: Mapping[int, str]
+    steps: Sequence[Step],
+    measures: Sequence[StepMeasure] | None,
+    roots: Roots,
+    inputs: Mapping[str, Fields],
 ) -> list[StepReport]:
+    names, elements = node_names(roots), expected_elements(roots, inputs)
     reports = []
     for n, step in enumerate(steps):
         measured = None
+        storage = storage_line(step, elements, measures is not None)
         if measures is not None:
             took = measures[n]
             measured = Measured(
@@ -191,7 +196,7 @@ def _steps(
                 kernel=step.kernel,
                 points=step.points,
                 detail=step.detail,
-                reasons=[r.text(names) for r in step.reasons],
+                reasons=[*(r.text(names) for r in step.reasons), *([storage] if storage else [])],
                 measured=measured,
             )
         )

@@ -20,6 +20,7 @@ from einsql.core.sparse.arrays import Elements
 from einsql.core.sparse.compressed import at_cells
 from einsql.core.sparse.matrix import Sparse, sparse_of
 from einsql.core.sparse.numbering import numbers_of
+from einsql.core.sparse.tiles import as_elements
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -46,6 +47,7 @@ from einsql.kernels.sparse.products import product_of_stored
 from einsql.kernels.sparse.row_wise import row_wise
 from einsql.kernels.sparse.sides import Compile, find
 from einsql.kernels.sparse.stored import over_stored, spans_of
+from einsql.kernels.storage_choice import Choosing
 
 GROUP = ".group"
 """The field with the number of a point's group."""
@@ -88,13 +90,16 @@ def over_elements(
     other = cache(otherwise)
 
     def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        computed: Arrays | None = None
         if all(sparse_of(operands[n]) is not None for n in driving):
             computed = plan.run(operands, tick)
-            if computed is not None:
-                return computed  # type: ignore[return-value] # announced by `may_be_sparse`
+        elif plan.product is not None:  # an operand is a product of dense copies
+            computed = plan.product.run([*map(as_elements, operands)], tick)
+        if computed is not None:
+            return computed  # type: ignore[return-value] # announced by `may_be_sparse`
         return other()(operands, tick)
 
-    return run
+    return run if plan.product is None else Choosing(run, plan.product.choice)
 
 
 @dataclass(frozen=True, slots=True)

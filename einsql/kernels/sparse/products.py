@@ -1,13 +1,17 @@
-"""Products of two sparse matrices, row by row: first the number of elements, then the elements."""
+"""Products of two sparse matrices.
+
+SciPy computes them row by row: first the number of elements, then the elements. Matrices with many
+elements are copied to dense ones, and BLAS multiplies these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
 
-from einsql.core.free_memory import require
+from einsql.core.free_memory import fits, require
 from einsql.core.records import dataclass
 from einsql.core.sparse.arrays import Elements
 from einsql.core.sparse.compressed import Compressed
@@ -15,11 +19,16 @@ from einsql.core.sparse.numbering import index_type
 from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.kernel import Arrays, Tick, share
 from einsql.kernels.runtime import thread_pool
+from einsql.kernels.sparse.costs import times_sparse
+from einsql.kernels.sparse.dense_rows import counts_by_copies, dense_copy, multiply_copy, with_pairs
 from einsql.kernels.sparse.multiply import IN_ORDER, balanced
 from einsql.kernels.sparse.sides import Compile, Joined, find, groups_of, work_type
 from einsql.kernels.sparse.stored import Stored, stored_operand, values_of_side
+from einsql.kernels.storage_choice import Predicted, StorageChoice
 from einsql.kernels.vectorized.sums import from_zero
 
+COPIED, COUNT = 16, 4
+"""Bytes of an element of dense copies of a matrix, values and flags, and of a number of pairs."""
 ROWS = 2**15
 """Elements of the left matrix by thread and piece; a piece reports progress after it."""
 
@@ -51,7 +60,15 @@ def product_of_stored(
     if left is None or right is None or left.filled or right.filled:
         return None
     turned = groups.rows != node.keys[:1]
-    return Product(node, joined, (left, right), groups.terms[0], turned)
+    product: Product
+
+    def estimate(stored: Mapping[int, float]) -> Predicted:
+        first, second = (stored[product.sides[n].side.operand] for n in product.numbers)
+        return product.predicted((first, second))
+
+    choice = StorageChoice(estimate)
+    product = Product(node, joined, (left, right), groups.terms[0], turned, choice)
+    return product
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,7 @@ class Product:
         sides: The operands.
         term: The label that is summed.
         turned: Whether the rows of the result are a label of the second operand.
+        choice: The choice between stored elements and dense copies.
     """
 
     node: EinSum
@@ -71,10 +89,22 @@ class Product:
     sides: tuple[Stored, Stored]
     term: str
     turned: bool
+    choice: StorageChoice
 
-    def run(
-        self, operands: Sequence[Arrays], tick: Tick, has_loops: bool = False
-    ) -> Elements | None:
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The number of the side with the rows of the result, and of the other one."""
+        return (1, 0) if self.turned else (0, 1)
+
+    def predicted(self, stored: tuple[float, float], pairs: float | None = None) -> Predicted:
+        """The times of both methods; see `times_sparse`."""
+        extents = (self.node.axis(x).extent for x in (*self.node.keys, self.term))
+        rows, columns, terms = extents
+        works = [work_type(t.output).itemsize for t in self.joined.terms]
+        counts = any(o.reduction == "sum" for o in self.joined.counts)
+        return times_sparse((rows, terms, columns), stored, max(works, default=4), pairs, counts)
+
+    def run(self, operands: Sequence[Arrays], tick: Tick, has_loops: bool = False) -> Arrays | None:
         """The product; None if SciPy lacks the functions, or an operand is stored otherwise.
 
         Args:
@@ -83,12 +113,16 @@ class Product:
             has_loops: Whether compiled loops can compute the product. They take a third of the
                 time where SciPy has to multiply several times (`python -m benchmarks.recommender`).
         """
-        numbers = (1, 0) if self.turned else (0, 1)
-        keys = self.node.keys
+        numbers, keys = self.numbers, self.node.keys
         left = self.sides[numbers[0]].matrix(operands, keys[0])
         right = self.sides[numbers[1]].matrix(operands, self.term)
         if left is None or right is None:
             return None
+        pairs = float(np.bincount(left.columns, minlength=left.shape[1]) @ right.counts)
+        if self.choice.takes_copy(self.predicted((left.stored, right.stored), pairs)):
+            by_copies = self._by_copies(left, right, tick)
+            if by_copies is not None:
+                return by_copies
         terms = _most_terms(left, right)
         counts = [o for o in self.joined.counts if o.reduction == "sum"]
         if has_loops and (counts or terms > IN_ORDER):
@@ -126,6 +160,42 @@ class Product:
         for o in counts:
             fields_of_result[o.name] = structure.values.astype(np.int64)
         return Elements(structure, fields_of_result) if fields_of_result else None
+
+    def _by_copies(self, left: Compressed, right: Compressed, tick: Tick) -> Arrays | None:
+        """The product of dense copies, as arrays; None if zeros would be multiplied by infinity.
+
+        Also None if the copies do not fit into memory.
+        """
+        size = left.shape[0] * right.shape[1]
+        width = sum(f.dtype.numpy.itemsize for f in self.node.schema.fields)
+        if not fits(size * (width + COUNT) + right.size * COPIED):
+            return None
+        if not (np.isfinite(left.values).all() and np.isfinite(right.values).all()):
+            return None
+        steps, fields = len(self.joined.terms) + 1, dict[str, np.ndarray]()
+        there: np.ndarray | None = None
+        for n, term in enumerate(self.joined.terms):
+            first, second = (
+                values_of_side(m, self.joined, s, n)
+                for m, s in zip((left, right), self.numbers, strict=True)
+            )
+            values = multiply_copy(first, dense_copy(second), share(tick, n, steps))
+            if there is None:
+                there = values != 0  # other elements may have pairs whose sum is 0
+            if term.scale != 1.0:
+                values = from_zero(values * values.dtype.type(term.scale))
+            fields[term.output.name] = values.astype(term.output.dtype.numpy, copy=False)
+        counts: np.ndarray | None = None
+        if there is None or any(o.reduction == "sum" for o in self.joined.counts):
+            counts = counts_by_copies(left, right, share(tick, steps - 1, steps))
+            there = counts > 0
+        else:
+            there = with_pairs(there, left, right, share(tick, steps - 1, steps))
+        for o in self.joined.counts:
+            fields[o.name] = (
+                there if counts is None or o.reduction != "sum" else counts.astype(np.int64)
+            )
+        return fields
 
 
 def _most_terms(left: Compressed, right: Compressed) -> int:

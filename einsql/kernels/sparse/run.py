@@ -12,6 +12,7 @@ from einsql.kernels.kernel import Arrays, Runner, Tick
 from einsql.kernels.sparse.sides import Compile, Joined, find
 from einsql.kernels.sparse.stored import Sums, over_stored
 from einsql.kernels.sparse.tiled import by_tiles
+from einsql.kernels.storage_choice import Choosing
 from einsql.kernels.vectorized.sums import from_zero
 from einsql.kernels.vectorized.views import unrepeated
 
@@ -37,16 +38,18 @@ def compile_sparse(
     if stored is None and tiled is None:
         return None
     other = cache(otherwise)
+    ways = [way for way in (None if stored is None else stored.run, tiled) if way is not None]
 
     def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
-            for way in (stored, tiled):
-                sums = None if way is None else way(operands, tick)
+            for way in ways:
+                sums = way(operands, tick)
                 if sums is not None:
                     return _finished(joined, sums)
         return other()(operands, tick)
 
-    return run
+    choice = None if stored is None else stored.choice
+    return run if choice is None else Choosing(run, choice)
 
 
 def _finished(joined: Joined, sums_and_counts: Sums) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -36,6 +37,8 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.graph_rewriting import renumber
 from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress, share
 from einsql.kernels.scalars import values_of
+from einsql.kernels.sparse.costs import times_dense
+from einsql.kernels.sparse.dense_rows import multiply_copy
 from einsql.kernels.sparse.multiply import IN_ORDER, multiply_rows
 from einsql.kernels.sparse.sides import (
     Compile,
@@ -48,20 +51,36 @@ from einsql.kernels.sparse.sides import (
     groups_of,
     work_type,
 )
+from einsql.kernels.storage_choice import Predicted, StorageChoice
 from einsql.kernels.vectorized.sums import from_zero
 
 Sums = tuple[list[np.ndarray], np.ndarray]
 """The sum of each term by key, and the number of joined elements."""
 Run = Callable[[Sequence[Arrays], Tick], Sums | None]
 """Computes the sums; returns None for unsupported data."""
+Multiply = Callable[[Compressed, np.ndarray, Tick], np.ndarray]
+"""Multiplies a sparse matrix with a dense one."""
 Condition = Callable[[np.ndarray], np.ndarray]
 """A function from stored values to flags of the selected ones."""
 SIZES = 4
 """Greatest number of sizes for which compiled conditions are cached."""
 
 
-def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
-    """Creates a runner for sparsely stored operands; None if no operand may be stored sparsely.
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """A method to compute the sums of a node.
+
+    Attributes:
+        run: Computes the sums.
+        choice: The choice between stored elements and a dense copy; None for stored elements.
+    """
+
+    run: Run
+    choice: StorageChoice | None = None
+
+
+def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Method | None:
+    """Creates a method for sparsely stored operands; None if no operand may be stored sparsely.
 
     Args:
         node: The node.
@@ -76,7 +95,8 @@ def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | No
     if not candidates:
         return None
     if len(joined.sides) == 1:
-        return _alone(node, joined, candidates[0][1])
+        alone = _alone(node, joined, candidates[0][1])
+        return None if alone is None else Method(alone)
     groups = groups_of(node, joined)
     if groups.batch or len(groups.terms) != 1:
         return None
@@ -226,7 +246,7 @@ def blocks_of_rows(matrix: Compressed) -> Iterator[slice]:
 
 def _times_dense(
     node: EinSum, joined: Joined, groups: Groups, stored: Stored, compile_node: Compile
-) -> Run:
+) -> Method:
     """Creates a product with a stored matrix as the node's left or right side."""
     number = joined.sides.index(stored.side)
     other = 1 - number
@@ -239,6 +259,16 @@ def _times_dense(
     order = (*rows, *columns)
     turn = tuple(order.index(k) for k in node.keys)
     extents = tuple(node.axis(x).extent for x in order)
+    size = {x: node.axis(x).extent for x in order}
+    terms = prod(node.axis(x).extent for x in groups.terms)
+    height, width = (prod(size[x] for x in own) for own in (rows, columns))
+    choice = StorageChoice(lambda known: predicted(known[stored.side.operand]))
+
+    def predicted(elements: float) -> Predicted | None:
+        if gone or not reader.types:
+            return None  # the sum of all rows is one row
+        itemsize = max(work.itemsize for work in reader.types)
+        return times_dense(height, terms, width, elements, itemsize)
 
     def arranged(product: np.ndarray) -> np.ndarray:
         return product.reshape(extents).transpose(turn)
@@ -248,6 +278,10 @@ def _times_dense(
         if matrix is None:
             return None
         read = reader.read(operands)
+        multiply = multiply_rows
+        times = predicted(matrix.stored)
+        if times is not None and choice.takes_copy(times):
+            multiply = multiply_copy
         sums = []
         for n, work in enumerate(reader.types):
             sparse, dense = values_of_side(matrix, joined, number, n), read.filled(n)[0]
@@ -258,13 +292,13 @@ def _times_dense(
                 return None  # the same for the other side
             part = share(tick, n, len(joined.terms) + 1)
             sparse = collapsed(sparse) if gone else sparse
-            sums.append(arranged(multiply_rows(sparse, dense.astype(work, copy=False), part)))
+            sums.append(arranged(multiply(sparse, dense.astype(work, copy=False), part)))
         if not joined.counts:
             return sums, np.zeros(())
         part = share(tick, len(joined.terms), len(joined.terms) + 1)
-        return sums, arranged(_joined(matrix, read, gone, part))
+        return sums, arranged(_joined(matrix, read, gone, multiply, part))
 
-    return run
+    return Method(run, choice)
 
 
 def collapsed(matrix: Compressed) -> Compressed:
@@ -281,14 +315,16 @@ def collapsed(matrix: Compressed) -> Compressed:
     return Compressed((1, matrix.shape[1]), starts, there.astype(matrix.columns.dtype), values)
 
 
-def _joined(matrix: Compressed, read: Matrices, gone: bool, tick: Tick) -> np.ndarray:
+def _joined(
+    matrix: Compressed, read: Matrices, gone: bool, multiply: Multiply, tick: Tick
+) -> np.ndarray:
     """The number of pairs of stored and present elements, integers `[rows, columns]`."""
     if read.present is None:
         counts = np.array([matrix.stored]) if gone else matrix.counts
         return np.broadcast_to(counts[:, None], (len(counts), read.columns))
     ones = matrix.of(np.ones(matrix.stored))
     flags = read.present[0].astype(np.float64)
-    return multiply_rows(collapsed(ones) if gone else ones, flags, tick).astype(np.int64)
+    return multiply(collapsed(ones) if gone else ones, flags, tick).astype(np.int64)
 
 
 def split(side: Side) -> tuple[bool, Expr] | None:
