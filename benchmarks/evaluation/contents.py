@@ -6,6 +6,13 @@ PARTS: dict[str, tuple[str, ...]] = {
     "EinDecomp": ("chains", "chains_in_sql", "training", "memory"),
     "Tensor-relational algebra": ("matmul", "nearest"),
     "Partitioning by work": ("spmv", "softmax", "monte_carlo"),
-    "Beyond the papers": ("networks",),
+    "Beyond the papers": (
+        "networks",
+        "graph_algorithms",
+        "ratings",
+        "algebras",
+        "spelling",
+        "first_answers",
+    ),
 }
 """Names of experiments' files, by the heading above them."""
