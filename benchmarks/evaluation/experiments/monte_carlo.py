@@ -45,7 +45,7 @@ def _number(result: Any) -> Array:
 
 
 def by_einsql(task: Task) -> Prepared:
-    """einsql."""
+    """Einsql."""
     from benchmarks.evaluation.on_ranks import connected, sent_bytes
 
     con, sql = connected(task, {}), INTEGRAL.format(n=task.size["n"])

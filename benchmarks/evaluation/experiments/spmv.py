@@ -52,7 +52,7 @@ def _matrix(task: Task) -> Any:
 
 
 def by_einsql(task: Task) -> Prepared:
-    """einsql over a registered CSR matrix, or over a stored sparse tensor on ranks."""
+    """Einsql over a registered CSR matrix, or over a stored sparse tensor on ranks."""
     import einsql
     from benchmarks.evaluation.on_ranks import sent_bytes
 

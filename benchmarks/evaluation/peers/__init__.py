@@ -65,8 +65,11 @@ def postgres() -> Path | None:
 
 
 def environment(threads: int | None = None) -> dict[str, str]:
-    """Variables of a contestant: the checkout's modules, and threads where a number is given."""
-    own = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+    """Variables of a contestant: the checkout's modules, and threads where a number is given.
+
+    einsql waits for its kernels, for a compiler in the background would be stopped between turns.
+    """
+    own = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "EINSQL_JIT": "wait"}
     own.pop("PYTHONHOME", None)
     if threads is None:
         return own

@@ -1,0 +1,171 @@
+"""Other algebras than + and ×, of einsql and of the user, beside array libraries and DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.evaluation.element_rows import by_duckdb
+from benchmarks.evaluation.experiment import Array, Case, Contestant, Experiment, Prepared, Task
+
+KEYS = {"a": ("i", "j"), "b": ("k", "j")}
+BLOCK = 16
+"""Rows of A whose differences from all of B are in memory at once."""
+ALGEBRAS = {
+    "min-plus": "MIN(a.val + b.val)",
+    "max|x−y|": "MAX(ABS(a.val - b.val))",
+    "Σ|x−y|": "SUM(ABS(a.val - b.val))",
+    "or-and": "MAX(CASE WHEN a.val > 0 AND b.val > 0 THEN 1 ELSE 0 END)",
+    "user's min-plus with the way": "",
+}
+SQL = "SELECT a.i, b.k, {value} AS val FROM a JOIN b ON a.j = b.j GROUP BY a.i, b.k"
+OWN = """
+CREATE AGGREGATE shortest(length FLOAT, via INTEGER)
+STATE (v FLOAT INIT 'inf', who INTEGER INIT 2147483647)
+LIFT (length, via)
+MERGE (CASE WHEN b.v < a.v OR (b.v = a.v AND b.who < a.who) THEN b.v ELSE a.v END,
+       CASE WHEN b.v < a.v OR (b.v = a.v AND b.who < a.who) THEN b.who ELSE a.who END)
+FINISH (v AS length, who AS via)
+"""
+OWN_SQL = SQL.format(value="shortest(a.val + b.val, a.j).via")
+BUILT_IN = SQL.format(value="ARG_MIN(a.j, a.val + b.val)")
+
+
+def cases(full: bool) -> list[Case]:
+    """Every algebra at a size for arrays, and one at a size for rows."""
+    n = 1024 if full else 512
+    names = list(ALGEBRAS)
+    arrays = ("einsql", "NumPy", "PyTorch", "JAX")
+    return [
+        *(Case(f"{name}, {n}³", {"n": n, "of": k}, only=arrays)
+          for k, name in enumerate(names[:-1])),
+        Case("min-plus, 128³, rows", {"n": 128, "of": 0}, only=("einsql", "DuckDB")),
+        Case(f"{names[-1]}, {n}³", {"n": n, "of": 4}, only=("einsql", "einsql, built in", "NumPy")),
+    ]  # fmt: skip
+
+
+def inputs(case: Case) -> dict[str, Array]:
+    """Two matrices."""
+    shape = case.sizes["n"], case.sizes["n"]
+    return {
+        name: np.random.default_rng(ord(name)).standard_normal(shape, dtype=np.float32)
+        for name in "ab"
+    }
+
+
+def combined(number: int, a: Any, b: Any, of: Any) -> Any:
+    """An algebra over rows of A beside all rows of B, by the functions of a library."""
+    x, y = a[:, None, :], b[None, :, :]
+    if number == 0:
+        return of.min(x + y, -1)
+    if number == 1:
+        return of.max(abs(x - y), -1)
+    if number == 2:
+        return of.sum(abs(x - y), -1)
+    if number == 3:
+        return of.max((x > 0) & (y > 0), -1)
+    return of.argmin(x + y, -1)
+
+
+class _Torch:
+    """PyTorch's reductions under NumPy's names."""
+
+    def __init__(self, torch: Any) -> None:
+        self.min, self.max, self.sum = torch.amin, torch.amax, torch.sum
+        self.argmin = torch.argmin
+
+
+def blocks(number: int, a: Any, b: Any, of: Any) -> list[Any]:
+    """An algebra, some rows of A at a time."""
+    return [combined(number, a[k : k + BLOCK], b, of) for k in range(0, len(a), BLOCK)]
+
+
+def reference(case: Case, given: Mapping[str, Array]) -> Array:
+    """NumPy's: minima and maxima of FLOAT, sums in double precision."""
+    a, b = given["a"], given["b"]
+    if case.sizes["of"] == 2:
+        a, b = a.astype(np.float64), b.astype(np.float64)
+    found: Array = np.concatenate(blocks(case.sizes["of"], a, b, np))
+    return found
+
+
+def by_einsql(task: Task) -> Prepared:
+    """Einsql."""
+    value = list(ALGEBRAS.values())[task.size["of"]]
+    return _by_einsql(task, SQL.format(value=value) if value else OWN_SQL)
+
+
+def by_built_in(task: Task) -> Prepared:
+    """Einsql's ARG_MIN in place of the user's aggregate."""
+    return _by_einsql(task, BUILT_IN)
+
+
+def _by_einsql(task: Task, sql: str) -> Prepared:
+    import einsql
+
+    con = einsql.connect()
+    con.execute(OWN)
+    for name, axes in KEYS.items():
+        con.register(name, task.load(name), dims=axes)
+    return Prepared(lambda: con.execute(sql).fetch_numpy(), lambda result: result)
+
+
+def by_numpy(task: Task) -> Prepared:
+    """NumPy, some rows at a time."""
+    a, b = task.load("a"), task.load("b")
+    return Prepared(lambda: np.concatenate(blocks(task.size["of"], a, b, np)), lambda r: r)
+
+
+def by_torch(task: Task) -> Prepared:
+    """PyTorch: `cdist` for the distances, the others some rows at a time."""
+    import torch
+
+    a, b = torch.from_numpy(task.load("a")), torch.from_numpy(task.load("b"))
+    number = task.size["of"]
+    run: Callable[[], Any]
+    if number in (1, 2):
+        p = float("inf") if number == 1 else 1.0
+        run = lambda: torch.cdist(a, b, p=p)  # noqa: E731
+    else:
+        run = lambda: torch.cat(blocks(number, a, b, _Torch(torch)))  # noqa: E731
+    return Prepared(run, lambda result: result.numpy())
+
+
+def by_jax(task: Task) -> Prepared:
+    """JAX, compiled, a row of A at a time, which its compiler fuses."""
+    import jax
+    import jax.numpy as jnp
+
+    a, b = jnp.asarray(task.load("a")), jnp.asarray(task.load("b"))
+    number = task.size["of"]
+
+    def every(a: Any, b: Any) -> Any:
+        return jax.lax.map(lambda row: combined(number, row[None], b, jnp)[0], a)
+
+    compiled = jax.jit(every)
+    return Prepared(lambda: compiled(a, b).block_until_ready(), np.asarray)
+
+
+EXPERIMENT = Experiment(
+    title="Other algebras, and algebras of the user",
+    source="benchmarks/semirings.py, benchmarks/user_aggregates.py",
+    about="Any ⊗ and any ⊕ over two FLOAT matrices, both with the reduced key last. NumPy and "
+    "PyTorch combine 16 rows at a time, PyTorch has `cdist` for distances, and JAX compiles a map "
+    "over rows. The last algebra is an aggregate that the user defines.",
+    sql={"Min-plus": SQL.format(value=ALGEBRAS["min-plus"]), "The user's aggregate": OWN,
+         "Its statement": OWN_SQL},
+    cases=cases,
+    contestants=(
+        Contestant("einsql", prepare=by_einsql),
+        Contestant("einsql, built in", prepare=by_built_in),
+        Contestant("NumPy", "mpi", by_numpy),
+        Contestant("PyTorch", "torch", by_torch),
+        Contestant("JAX", "jax", by_jax),
+        Contestant("DuckDB", "duckdb",
+                   by_duckdb(SQL.format(value=ALGEBRAS["min-plus"]), KEYS, ("i", "k"))),
+    ),
+    inputs=inputs,
+    reference=reference,
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""E4: a chain of products under limits of memory below its working set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.evaluation.experiment import Array, Case, Contestant, Experiment, Prepared, Task
+
+N = 2400
+MATRICES = 7
+"""Matrices that the chain reads and makes: its working set."""
+PARTS = {"2×": 16, "1×": 8, "1/2": 4, "1/4": 2, "1/8": 1}
+"""Eighths of the working set."""
+IDLE = 200_000_000
+"""Bytes of a worker of Dask before it has data, which its limit counts."""
+CHAIN = """
+WITH ab AS (SELECT a.i, b.k, SUM(a.val * b.val) AS val
+            FROM '{folder}/a.npy' AS a(i, j) JOIN '{folder}/b.npy' AS b(j, k) USING (j)
+            GROUP BY a.i, b.k),
+abc AS (SELECT ab.i, c.l, SUM(ab.val * c.val) AS val
+        FROM ab JOIN '{folder}/c.npy' AS c(k, l) USING (k) GROUP BY ab.i, c.l)
+SELECT abc.i, d.m, SUM(abc.val * d.val) AS val
+FROM abc JOIN '{folder}/d.npy' AS d(l, m) USING (l) GROUP BY abc.i, d.m
+"""
+
+
+def cases(full: bool) -> list[Case]:
+    """A limit each."""
+    n = 4 * N if full else N
+    return [
+        Case(f"{name} the working set, {MATRICES * n * n * 4 * eighths // 8_000_000:,} MB",
+             {"n": n, "limit": MATRICES * n * n * 4 * eighths // 8},
+             only=() if full or eighths > 4 else ("einsql", "NumPy without a limit"))
+        for name, eighths in PARTS.items()
+    ]  # fmt: skip
+
+
+def inputs(case: Case) -> dict[str, Array]:
+    """Four matrices."""
+    shape = case.sizes["n"], case.sizes["n"]
+    return {
+        name: np.random.default_rng(ord(name)).standard_normal(shape, dtype=np.float32)
+        for name in "abcd"
+    }
+
+
+def reference(case: Case, given: Mapping[str, Array]) -> Array:
+    """NumPy's."""
+    a, b, c, d = (given[name].astype(np.float64) for name in "abcd")
+    found: Array = a @ b @ c @ d
+    return found
+
+
+def by_einsql(task: Task) -> Prepared:
+    """Einsql over the files, with memory_limit."""
+    import einsql
+
+    con = einsql.connect(config={"memory_limit": f"{task.size['limit']}B"})
+    sql = CHAIN.format(folder=task.folder)
+    return Prepared(lambda: con.execute(sql).fetch_numpy(), lambda result: result)
+
+
+def by_dask(task: Task) -> Prepared:
+    """Dask over the files in blocks, on a worker that spills to disk and has the limit."""
+    import dask.array as da
+    from dask.distributed import Client, LocalCluster
+
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=2, memory_limit=task.size["limit"] + IDLE,
+        dashboard_address=None,
+    )  # fmt: skip
+    client = Client(cluster)
+    block = task.size["n"] // 8
+    files = {name: np.load(task.folder / f"{name}.npy", mmap_mode="r") for name in "abcd"}
+    kept: list[Any] = [client, cluster]
+
+    def run() -> Array:
+        a, b, c, d = (da.from_array(files[name], chunks=block) for name in "abcd")
+        result: Array = (a @ b @ c @ d).compute()
+        return result
+
+    return Prepared(run, lambda result: result, lambda: len(kept))
+
+
+def by_numpy(task: Task) -> Prepared:
+    """NumPy over mapped files, with as much memory as it likes."""
+    a, b, c, d = (np.load(task.folder / f"{name}.npy", mmap_mode="r") for name in "abcd")
+    return Prepared(lambda: a @ b @ c @ d, lambda result: result)
+
+
+EXPERIMENT = Experiment(
+    title="E4: time under a limit of memory",
+    source="EinDecomp §9, experiment 4",
+    about="A·B·C·D in FLOAT over files of n × n. The working set is the seven matrices that are "
+    "read and made. einsql has `memory_limit`; Dask has a worker of two threads that spills to "
+    "disk, whose limit is larger by 200 MB for what an idle worker takes. It is run under the two "
+    "largest limits, as it takes minutes below. The bound is NumPy without a limit.",
+    sql={"The statement": CHAIN.format(folder="data")},
+    cases=cases,
+    contestants=(
+        Contestant("einsql", prepare=by_einsql),
+        Contestant("Dask", "dask", by_dask),
+        Contestant("NumPy without a limit", "mpi", by_numpy, bound=True),
+    ),
+    inputs=inputs,
+    reference=reference,
+)
