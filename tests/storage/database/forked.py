@@ -247,7 +247,7 @@ def runs_threads(path: str) -> None:
         while not stopped.is_set():
             number += 1
             step(number)
-            time.sleep(0.002)  # two cores are few for all of them
+            time.sleep(sample(0.02, 0.002))  # two cores are few for all of them
 
     def connects(number: int) -> None:
         with einsql.connect(f"{path}-{number % 2}") as con:
