@@ -62,6 +62,7 @@ def measure(
     seconds: float,
     calls: Mapping[str, int] | None = None,
     pause: float = PAUSE,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Times:
     """Lets contestants take turns, in another order in each round.
 
@@ -72,6 +73,7 @@ def measure(
         calls: Calls in one turn, of which the mean counts, by name; one without. Several
             are preceded by one that does not count.
         pause: Seconds between turns.
+        clock: Returns seconds; `time.process_time` leaves other programs out.
     """
     names = list(contestants)
     for name in names:  # plans are made, kernels compiled and threads started here
@@ -83,18 +85,18 @@ def measure(
     while done < rounds or time.perf_counter() < end:
         for name in shuffle.sample(names, len(names)):
             time.sleep(pause)
-            taken[name].append(_turn(contestants[name], (calls or {}).get(name, 1)))
+            taken[name].append(_turn(contestants[name], (calls or {}).get(name, 1), clock))
         done += 1
     return Times(taken)
 
 
-def _turn(run: Run, calls: int) -> float:
+def _turn(run: Run, calls: int, clock: Callable[[], float]) -> float:
     if calls > 1:  # the first one finds cold caches, and is too short for that to be its own
         run()
-    start = time.perf_counter()
+    start = clock()
     for _ in range(calls):
         run()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def estimate(sample: list[float]) -> Estimate:

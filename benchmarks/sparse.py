@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -11,6 +14,7 @@ import einsql
 from benchmarks.matrices import MATMUL, Array, check, connected, random
 from benchmarks.measure import Times, measure
 from benchmarks.report import Finding, Section, factor, times
+from einsql.kernels.storage_choice import StorageChoice
 
 N, TILE = 4096, 128
 TILES = 0.05
@@ -31,6 +35,24 @@ OF_STORED = (
     "SELECT i, j, val FROM {}",
 )
 
+SIDE, SHARES = 2000, (0.001, 0.01, 0.05, 0.12, 0.25)
+"""Rows and columns of a sparse tensor, and the fractions of its elements that are stored."""
+AIM = 1.15
+"""The greatest time of the chosen method relative to the faster one."""
+PRODUCTS = {
+    "64 columns": "SELECT i, k, SUM(t.val * w.val) AS s FROM t JOIN w USING (j) GROUP BY i, k",
+    "2,000 columns": "SELECT i, k, SUM(t.val * x.val) AS s FROM t JOIN x USING (j) GROUP BY i, k",
+    "t itself": "SELECT a.i, b.j AS k, SUM(a.val * b.val) AS s FROM t a JOIN t b ON a.j = b.i "
+    "GROUP BY a.i, b.j",
+}
+OTHERS = {
+    "a vector": "SELECT i, SUM(t.val * v.val) AS s FROM t JOIN v USING (j) GROUP BY i",
+    "map": "SELECT i, j, val * 2 + 1 AS v FROM t",
+    "sums of rows": "SELECT i, SUM(val) AS s FROM t GROUP BY i",
+    "sums of columns": "SELECT j, SUM(val) AS s FROM t GROUP BY j",
+}
+"""Operations that are run over stored elements, whatever their number."""
+
 MASKED = """
 CREATE TENSOR a AS SELECT raw.i, raw.j, raw.val FROM raw JOIN kept USING (i, j) WHERE kept.val
 """
@@ -40,7 +62,14 @@ def sparse() -> Section:
     """Tiles and elements that are absent, and SciPy's arrays."""
     return Section(
         "Sparse tensors, float32: the other's time / einsql's time",
-        (*_tiles(), *(_elements(d) for d in ELEMENTS), *_stored(), *storages(), _squared()),
+        (
+            *_tiles(),
+            *(_elements(d) for d in ELEMENTS),
+            *_stored(),
+            *storages(),
+            *copies(),
+            _squared(),
+        ),
     )
 
 
@@ -161,6 +190,48 @@ def storages() -> list[Finding]:
         )
         findings.append(_line(f"{STORED}², {density:.1%} stored", taken, "dense", None))
     return findings
+
+
+def copies() -> list[Finding]:
+    """The chosen method beside both forced ones, by processor time."""
+    chance, findings = np.random.default_rng(4), list[Finding]()
+    for share in SHARES:
+        kept = chance.random((SIDE, SIDE)) < share
+        con = connected({"raw": random(SIDE, SIDE), "kept": kept})
+        con.register("v", random(SIDE), dims=("j",))
+        for name, width in (("w", FEATURES), ("x", SIDE)):
+            con.register(name, random(SIDE, width), dims=("j", "k"))
+        for name, storage in (("t", "SPARSE"), ("u", "DENSE")):
+            con.execute(
+                f"CREATE TENSOR {name} STORAGE {storage} AS SELECT raw.i, raw.j, raw.val "
+                "FROM raw JOIN kept USING (i, j) WHERE kept.val"
+            )
+        for what, sql in {**PRODUCTS, **OTHERS}.items():
+            dense = sql if what in PRODUCTS else sql.replace("FROM t", "FROM u t")
+            runs: dict[str, Callable[[], object]] = {
+                "chosen": partial(con.execute, sql),
+                "elements": partial(_forced, False, con, sql),
+                "copy": partial(_forced, True, con, dense),
+            }
+            short = share * SIDE**2 * SIDE < 1e8 and what != "t itself"
+            calls = dict.fromkeys(runs, 5 if short else 1)
+            taken = measure(
+                runs, rounds=7, seconds=0.0, calls=calls, pause=APART, clock=time.process_time
+            )
+            findings.append(_chosen(f"{SIDE}², {share:.1%} stored, {what}", taken))
+    return findings
+
+
+def _forced(is_copy: bool, con: einsql.Connection, sql: str) -> None:
+    """Runs a statement by stored elements, or by a dense copy."""
+    with patch.object(StorageChoice, "takes_copy", lambda *_: is_copy):
+        con.execute(sql)
+
+
+def _chosen(what: str, taken: Times) -> Finding:
+    least = {name: min(seconds) for name, seconds in taken.seconds.items()}
+    found = least["chosen"] / min(least["elements"], least["copy"])
+    return Finding(what, f"{found:.2f}×", f"≤ {AIM}×", found <= AIM, times(least))
 
 
 def _squared() -> Finding:

@@ -177,7 +177,7 @@ def _steps(
     reports = []
     for n, step in enumerate(steps):
         measured = None
-        storage = storage_line(step, elements, measures is not None)
+        storage = storage_line(step, elements, inputs, measures is not None)
         if measures is not None:
             took = measures[n]
             measured = Measured(

@@ -176,6 +176,40 @@ def test_explain_shows_the_choice_and_its_reason() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("condition", "method", "share"),
+    [
+        ("t.val < 0.05", "stored elements", 1.0),
+        ("t.val < 0.9", "dense copy", 18.0),
+        ("t.i < 500", "dense copy", 20.0),
+    ],
+)
+def test_conditions_are_estimated_and_analyze_corrects(
+    condition: str, method: str, share: float
+) -> None:
+    con = einsql.connect()
+    con.register("x", np.ones((1000, 1000), np.float32), dims=("j", "k"))
+    stored(con, 0.2)
+    sql = PRODUCT.replace("GROUP", f"WHERE {condition} GROUP")
+    measured = con.execute(f"EXPLAIN ANALYZE {sql}").fetchall()
+    for text, error in (
+        (str(con.explain(sql)), 0.15),
+        ("\n".join(row[0] for row in measured), 0.01),
+    ):
+        (line,) = choices(text)
+        shown, stored_share = line.removesuffix(" % stored").split(": ")
+        assert shown == method
+        assert float(stored_share) == pytest.approx(share, rel=error)
+
+
+def test_estimates_of_results_follow_conditions() -> None:
+    con = einsql.connect()
+    stored(con, 0.2)
+    plan = str(con.explain("SELECT i, j, val * 2 AS v FROM t WHERE val < 0.25"))
+    (line,) = (x for x in plan.splitlines() if x.startswith("r0  about"))
+    assert 4 < float(line[line.index("(") + 1 : line.index(" %")]) < 6  # a quarter of 20 %
+
+
 def test_copies_that_do_not_fit_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     con = einsql.connect()
     stored(con, 0.3, 300)
@@ -184,6 +218,21 @@ def test_copies_that_do_not_fit_are_not_made(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(free_memory, "require", _refuse)
     monkeypatch.setattr(products, "dense_copy", _refuse)
     np.testing.assert_allclose(con.execute(SQUARE).fetch_numpy(), copied, rtol=1e-5)
+
+
+def test_the_places_of_elements_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks along the diagonal have the pairs of random places, and a tenth of their results."""
+    con = einsql.connect()
+    blocks = [np.random.default_rng(n).random((60, 60), np.float32) for n in range(10)]
+    m = sparse.block_diag(blocks).tocsr()
+    con.register("t", m, dims=("i", "j"))
+    con.execute(f"EXPLAIN ANALYZE {SQUARE}")
+    lines = "\n".join(row[0] for row in con.execute(f"EXPLAIN ANALYZE {SQUARE}").fetchall())
+    assert choices(lines) == ["stored elements: 10 % stored"]
+    monkeypatch.setattr(StorageChoice, "takes_copy", lambda self, predicted: True)
+    con.execute(f"CREATE TENSOR c AS {SQUARE}")
+    assert con.execute("SHOW TENSORS").fetchall()[0][6] == "sparse"
+    assert abs(con.execute("SELECT i, k, s FROM c").fetch_scipy() - m @ m).max() < 1e-4
 
 
 def _refuse(*_: object) -> None:

@@ -6,7 +6,7 @@ the number of threads.
 
 from __future__ import annotations
 
-from math import exp
+from math import expm1
 
 from einsql.kernels.matmul.pieces import FLOPS, TRAFFIC
 from einsql.kernels.sparse.multiply import PER_POINT
@@ -56,6 +56,7 @@ def times_sparse(
     stored: tuple[float, float],
     itemsize: int,
     pairs: float | None = None,
+    results: float | None = None,
     counts: bool = False,
 ) -> Predicted:
     """The product of two sparse matrices.
@@ -65,18 +66,20 @@ def times_sparse(
         stored: The number of stored elements of each matrix.
         itemsize: The bytes of an element.
         pairs: The number of pairs of elements; None for elements in random places.
+        results: The number of elements of the result; None for the same places.
         counts: Whether the number of pairs of each element of the result is a result.
     """
     rows, terms, columns = sizes
     if pairs is None:
         pairs = stored[0] * stored[1] / max(1, terms)
     elements = rows * columns
-    without = exp(-pairs / elements) if elements else 1.0
-    by_elements = pairs * PAIR + elements * (1 - without) * RESULT
+    if results is None:
+        results = -expm1(-pairs / max(1, elements)) * elements
+    by_elements = pairs * PAIR + results * RESULT
     by_copy = copying(rows * terms + terms * columns, itemsize) + elements * CHECK
     by_copy += by_blas(rows, terms, columns, itemsize)
     flags = copying(rows * terms + terms * columns, 4) + by_blas(rows, terms, columns, 4)
-    zeros = elements * without
+    zeros = elements - results
     tests = zeros * terms * TEST + min(1.0, zeros) * elements * TESTS
     by_copy += flags if counts else min(flags, tests)
     share = max(share_of(stored[0], rows * terms), share_of(stored[1], terms * columns))

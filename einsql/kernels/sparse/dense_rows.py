@@ -115,6 +115,12 @@ def with_pairs(nonzero: np.ndarray, left: Compressed, right: Compressed, tick: T
     return there
 
 
+def copy_bytes(rows: int, terms: int, itemsize: int) -> int:
+    """The bytes of a dense copy of a block of rows."""
+    block = blocks_of(rows, terms)[0]
+    return int(block.stop) * terms * itemsize
+
+
 def blocks_of(rows: int, terms: int) -> Sequence[slice]:
     """Ranges of rows of which a dense copy is made at once, of nearly equal length."""
     count = max(1, min(rows // LEAST, -(-rows * terms // BLOCK)))

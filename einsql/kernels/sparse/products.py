@@ -13,9 +13,11 @@ import numpy as np
 
 from einsql.core.free_memory import fits, require
 from einsql.core.records import dataclass
+from einsql.core.schema import PRESENT
 from einsql.core.sparse.arrays import Elements
 from einsql.core.sparse.compressed import Compressed
 from einsql.core.sparse.numbering import index_type
+from einsql.core.sparse.tiles import present_elements
 from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.kernel import Arrays, Tick, share
 from einsql.kernels.runtime import thread_pool
@@ -29,6 +31,10 @@ from einsql.kernels.vectorized.sums import from_zero
 
 COPIED, COUNT = 16, 4
 """Bytes of an element of dense copies of a matrix, values and flags, and of a number of pairs."""
+SAMPLE = 16
+"""Rows of a product whose elements are counted before dense copies are made."""
+ALL_ABOVE = 4
+"""A product by dense copies is an array if at least 1/4 of its keys exist, and else elements."""
 ROWS = 2**15
 """Elements of the left matrix by thread and piece; a piece reports progress after it."""
 
@@ -96,13 +102,26 @@ class Product:
         """The number of the side with the rows of the result, and of the other one."""
         return (1, 0) if self.turned else (0, 1)
 
-    def predicted(self, stored: tuple[float, float], pairs: float | None = None) -> Predicted:
+    def predicted(
+        self,
+        stored: tuple[float, float],
+        pairs: float | None = None,
+        results: float | None = None,
+    ) -> Predicted:
         """The times of both methods; see `times_sparse`."""
-        extents = (self.node.axis(x).extent for x in (*self.node.keys, self.term))
-        rows, columns, terms = extents
-        works = [work_type(t.output).itemsize for t in self.joined.terms]
+        rows, columns, terms = (self.node.axis(x).extent for x in (*self.node.keys, self.term))
+        itemsize = max((work_type(t.output).itemsize for t in self.joined.terms), default=4)
         counts = any(o.reduction == "sum" for o in self.joined.counts)
-        return times_sparse((rows, terms, columns), stored, max(works, default=4), pairs, counts)
+        return times_sparse((rows, terms, columns), stored, itemsize, pairs, results, counts)
+
+    def _takes_copies(self, left: Compressed, right: Compressed) -> bool:
+        """Whether dense copies are predicted to be faster."""
+        stored = left.stored, right.stored
+        pairs = float(np.bincount(left.columns, minlength=left.shape[1]) @ right.counts)
+        times = self.predicted(stored, pairs)
+        if times.is_dense:  # as for random places, which have the most elements of the result
+            times = self.predicted(stored, pairs, expected_results(left, right))
+        return self.choice.takes_copy(times)
 
     def run(self, operands: Sequence[Arrays], tick: Tick, has_loops: bool = False) -> Arrays | None:
         """The product; None if SciPy lacks the functions, or an operand is stored otherwise.
@@ -118,8 +137,7 @@ class Product:
         right = self.sides[numbers[1]].matrix(operands, self.term)
         if left is None or right is None:
             return None
-        pairs = float(np.bincount(left.columns, minlength=left.shape[1]) @ right.counts)
-        if self.choice.takes_copy(self.predicted((left.stored, right.stored), pairs)):
+        if self._takes_copies(left, right):
             by_copies = self._by_copies(left, right, tick)
             if by_copies is not None:
                 return by_copies
@@ -195,7 +213,21 @@ class Product:
             fields[o.name] = (
                 there if counts is None or o.reduction != "sum" else counts.astype(np.int64)
             )
-        return fields
+        few = ALL_ABOVE * np.count_nonzero(there) < size
+        return present_elements({**fields, PRESENT: there}) if few else fields
+
+
+def expected_results(left: Compressed, right: Compressed) -> float:
+    """The expected number of elements of a product, from the elements of some of its rows."""
+    rows = np.linspace(0, left.shape[0] - 1, min(SAMPLE, left.shape[0])).astype(np.int64)
+    met = np.zeros((len(rows), right.shape[1]), np.bool_)
+    for n, row in enumerate(rows.tolist()):
+        terms = left.columns[left.starts[row] : left.starts[row + 1]]
+        firsts, counts = right.starts[terms], right.counts[terms]
+        ends = np.cumsum(counts)
+        at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(firsts + counts - ends, counts)
+        met[n, right.columns[at]] = True
+    return float(met.mean()) * left.shape[0] * right.shape[1] if met.size else 0.0
 
 
 def _most_terms(left: Compressed, right: Compressed) -> int:

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.free_memory import fits
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.arrays import Elements
@@ -38,7 +39,7 @@ from einsql.ir.einsum.graph_rewriting import renumber
 from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress, share
 from einsql.kernels.scalars import values_of
 from einsql.kernels.sparse.costs import times_dense
-from einsql.kernels.sparse.dense_rows import multiply_copy
+from einsql.kernels.sparse.dense_rows import copy_bytes, multiply_copy
 from einsql.kernels.sparse.multiply import IN_ORDER, multiply_rows
 from einsql.kernels.sparse.sides import (
     Compile,
@@ -62,6 +63,8 @@ Multiply = Callable[[Compressed, np.ndarray, Tick], np.ndarray]
 """Multiplies a sparse matrix with a dense one."""
 Condition = Callable[[np.ndarray], np.ndarray]
 """A function from stored values to flags of the selected ones."""
+WIDEST = 8
+"""Bytes of the widest element of a product."""
 SIZES = 4
 """Greatest number of sizes for which compiled conditions are cached."""
 
@@ -262,6 +265,7 @@ def _times_dense(
     size = {x: node.axis(x).extent for x in order}
     terms = prod(node.axis(x).extent for x in groups.terms)
     height, width = (prod(size[x] for x in own) for own in (rows, columns))
+    copied = copy_bytes(height, terms, WIDEST)
     choice = StorageChoice(lambda known: predicted(known[stored.side.operand]))
 
     def predicted(elements: float) -> Predicted | None:
@@ -280,7 +284,7 @@ def _times_dense(
         read = reader.read(operands)
         multiply = multiply_rows
         times = predicted(matrix.stored)
-        if times is not None and choice.takes_copy(times):
+        if times is not None and fits(copied) and choice.takes_copy(times):
             multiply = multiply_copy
         sums = []
         for n, work in enumerate(reader.types):
