@@ -26,3 +26,9 @@ def in_quotes(name: str) -> str:
 def literal(text: str) -> str:
     """A text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def name_of(name: str) -> str:
+    """A name in SQL, in quotes if it needs them."""
+    is_word = name.isidentifier() and name.lower() not in RESERVED
+    return name if is_word else in_quotes(name)

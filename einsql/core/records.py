@@ -191,7 +191,8 @@ class cached_property(Generic[T]):  # noqa: N801 (the name of the standard decor
 
     The one of functools in Python 3.11 has a lock for each class, and holds it during the
     computation. The child of a fork waits for ever if another thread held the lock. Here two
-    threads may compute a value at the same time, and both get the one that was stored first.
+    threads may compute a value at the same time, and both get the one that was stored first. A
+    property of a base class that `super()` reads is computed each time.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -206,5 +207,10 @@ class cached_property(Generic[T]):  # noqa: N801 (the name of the standard decor
     def __get__(self, instance: object, owner: type | None = None) -> Self | T:
         if instance is None:
             return self
+        if getattr(type(instance), self._name, None) is not self:
+            computed_by_base: T = self._compute(
+                instance
+            )  # super() asks; the subclass keeps its own
+            return computed_by_base
         computed: T = instance.__dict__.setdefault(self._name, self._compute(instance))
         return computed

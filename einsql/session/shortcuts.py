@@ -224,3 +224,5 @@ class Shortcuts(_Connection):
     def arrow(self) -> pa.RecordBatchReader:
         """Returns the last result of `execute` as a reader of Arrow record batches."""
         return self._result().arrow()
+
+    to_arrow_reader = arrow

@@ -241,6 +241,23 @@ def test_a_cached_property_is_computed_while_another_thread_computes_it() -> Non
     assert Slow.values.__doc__ == "A list."
 
 
+def test_a_cached_property_that_extends_that_of_its_base() -> None:
+    class Base:
+        @records.cached_property
+        def names(self) -> list[str]:
+            return ["base"]
+
+    class Extended(Base):
+        @records.cached_property
+        def names(self) -> list[str]:
+            return [*super().names, "extended"]
+
+    extended = Extended()
+    assert extended.names == ["base", "extended"]
+    assert extended.names is extended.names
+    assert Base().names == ["base"]
+
+
 @pytest.mark.parametrize(
     ("module", "name"), [("dataclasses", "dataclass"), ("functools", "cached_property")]
 )

@@ -170,3 +170,11 @@ def test_a_subquery_of_an_expression_keeps_its_text_as_name(
         assert rows.columns == wanted.columns
         assert rows.fetchall() == wanted.fetchall()
         assert partial(ours, sql) == ("AS s" in sql)
+
+
+def test_a_column_with_the_name_of_a_partial_aggregate() -> None:
+    with einsql.connect() as con:
+        con.execute("CREATE TENSOR m (i DIM(2), j DIM(2), val DOUBLE) DEFAULT 1")
+        con.execute("CREATE TABLE names AS SELECT 1 AS i, 'a' AS name, 5 AS __einsql_p1")
+        sql = "SELECT name, SUM(m.val) FROM m JOIN names ON m.i = names.i GROUP BY name"
+        assert con.execute(sql).fetchall() == [("a", 2.0)]

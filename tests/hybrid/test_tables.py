@@ -514,6 +514,11 @@ def test_explain_of_a_change_of_a_table_changes_nothing(sql: str, shown: str) ->
     ("sql", "at", "hint"),
     [
         ("SELECT x.i FROM x r2", "x.i", 'alias r2 replaces the name "x" in FROM: write r2.i'),
+        (
+            'SELECT x.i FROM x "r 2"',
+            "x.i",
+            'The alias "r 2" replaces the name "x" in FROM: write "r 2".i',
+        ),
         ("SELECT X.* FROM x AS r2", "X.*", r"write r2\.\*"),
         ("SELECT r.i FROM x r JOIN x q ON x.i = q.i", "x.i", r"write r\.i or q\.i"),
         ("SELECT x.i FROM (SELECT i FROM x) r2", "x.i", "Known tables: r2"),

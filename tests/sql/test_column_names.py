@@ -46,3 +46,23 @@ def test_a_name_with_a_spelling_can_be_read() -> None:
         con.register("x", np.array([1.0, 3.0]), ("i",))
         sql = 'SELECT SUM("(val ** 2)" + "(+(val))") AS v FROM (SELECT val ** ?, +val FROM x)'
         assert con.execute(sql.replace("** ?", "** 2")).fetchone() == (14.0,)
+
+
+OVER = (
+    "ORDER BY SUM(val)", "ORDER BY SUM(val * 2) DESC NULLS FIRST, i", "ORDER BY -SUM(val), i + 1",
+    "PARTITION BY i % 2 ORDER BY SUM(val) DESC", "ORDER BY i ROWS 1 PRECEDING", "",
+    "ORDER BY i ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING", "ORDER BY i RANGE UNBOUNDED PRECEDING",
+    "ORDER BY i ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+)  # fmt: skip
+
+
+def test_windows_over_groups_have_duckdbs_names_and_rows() -> None:
+    with einsql.connect() as con, duckdb.connect() as oracle:
+        con.register("x", np.arange(12.0).reshape(4, 3) % 5, ("i", "j"))
+        rows = con.execute("SELECT i, j, val FROM x").fetch_arrow_table()
+        oracle.register("x", rows)
+        for over in OVER:
+            sql = f"SELECT i, RANK() OVER ({over}), SUM(SUM(val)) OVER ({over}) FROM x GROUP BY i"
+            mine, wanted = con.execute(sql), oracle.execute(sql)
+            assert [c[0] for c in mine.description or ()] == [c[0] for c in wanted.description]
+            assert sorted(mine.fetchall()) == sorted(wanted.fetchall())

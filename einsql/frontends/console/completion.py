@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from einsql.core.quoting import name_of
 from einsql.core.settings import SETTINGS
 from einsql.errors import Error
 from einsql.frontends.console import objects
@@ -155,7 +156,7 @@ class Vocabulary:
         return self._entries
 
     def _relations(self) -> list[Word]:
-        return [Word(objects.quoted(e.name), e.kind) for e in self._catalog() if e.in_from]
+        return [Word(name_of(e.name), e.kind) for e in self._catalog() if e.in_from]
 
     def _columns_of(self, name: str) -> list[Word]:
         if name.lower() not in self._columns:
@@ -164,8 +165,7 @@ class Vocabulary:
             except Error:
                 columns = []  # the name is unknown, or a view reads a dropped relation
             self._columns[name.lower()] = [
-                Word(objects.quoted(c.name), f"key {c.bounds}" if c.bounds else c.type)
-                for c in columns
+                Word(name_of(c.name), f"key {c.bounds}" if c.bounds else c.type) for c in columns
             ]
         return self._columns[name.lower()]
 

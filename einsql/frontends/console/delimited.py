@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from einsql.core.quoting import literal as text_literal
-from einsql.frontends.console.objects import quoted
+from einsql.core.quoting import name_of
 from einsql.frontends.console.style import Mode, Style
 from einsql.storage.results.box import Row
 from einsql.storage.results.value_text import ESCAPES, Column, format_value, literal
@@ -70,7 +70,7 @@ def quote(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Itera
 
 def insert(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
     """An INSERT statement for each row."""
-    names = ",".join(quoted(c.name) for c in columns)
+    names = ",".join(name_of(c.name) for c in columns)
     for row in rows:
         values = ",".join(literal(v, c.type) for v, c in zip(row, columns, strict=True))
         yield f"INSERT INTO {style.table}({names}) VALUES({values});"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import einsql
-from einsql.core.quoting import RESERVED, in_quotes
+from einsql.core.quoting import in_quotes, name_of
 from einsql.core.records import dataclass
 from einsql.sql.parser.create.create_headers import Head, head_of
 from einsql.storage.objects import Damaged, Definition, Tensor, bare_name, damage_error, macro_key
@@ -89,25 +89,19 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
     if isinstance(stored, Damaged):
         return f"-- {damage_error(stored).reason}"
     parts = [
-        quoted(c.name)
+        name_of(c.name)
         + (f" DIM({c.bounds.rpartition('..')[2]})" if c.bounds else f" {c.type} {c.check}".rstrip())
         for c in columns(connection, entry.name)
     ]
     options = "" if stored is None else _options(stored)
-    return f"CREATE TENSOR {quoted(entry.name)} ({', '.join(parts)}){options};"
+    return f"CREATE TENSOR {name_of(entry.name)} ({', '.join(parts)}){options};"
 
 
 def _options(stored: Tensor) -> str:
     options = ""
     if stored.partition is not None:
-        keys = [quoted(k.name) for k in stored.relation.schema.keys]
+        keys = [name_of(k.name) for k in stored.relation.schema.keys]
         options += f" {stored.partition.clauses(keys)}"
     if stored.default is not None:
         options += f" DEFAULT {format_value(stored.default, '', '')}"
     return options
-
-
-def quoted(name: str) -> str:
-    """The name as an SQL identifier, quoted if necessary."""
-    is_word = name.isidentifier() and name.lower() not in RESERVED
-    return name if is_word else in_quotes(name)

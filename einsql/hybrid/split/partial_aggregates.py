@@ -27,6 +27,8 @@ _MERGED = (exp.Sum, exp.Avg, exp.Count, exp.Min, exp.Max)
 """Aggregates that partial aggregates are merged to."""
 _ONE_ARGUMENT = ("this", "big_int")
 """The parts of a call with one argument. MAX(x, n) has a further one."""
+_NAME = f"{PREFIX}p"
+"""The first letters of the columns of partial aggregates; a SELECT with such a column stays."""
 _NAMED = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Paren, exp.Literal, exp.Column, exp.Identifier)
 """Nodes of items whose names `column_name` writes as DuckDB does."""
 _EXCLUDED = (exp.Distinct, exp.Order, exp.Window, exp.Filter, exp.AggFunc)
@@ -164,7 +166,8 @@ class PartialAggregates:
     def _aggregate(self, tensor: _Tensor, reference: Reference) -> bool:
         self.items.clear()
         self.edits.clear()
-        if not self._merge_calls(tensor):
+        taken = {*tensor.columns, *(tensor.others or ())}
+        if any(name.startswith(_NAME) for name in taken) or not self._merge_calls(tensor):
             return False
         conditions = self._conditions()
         if conditions is None:
@@ -250,7 +253,7 @@ class PartialAggregates:
         for name, known in self.items.items():
             if known == aggregate:
                 return name
-        name = f"{PREFIX}p{len(self.items) + 1}"
+        name = f"{_NAME}{len(self.items) + 1}"
         self.items[name] = aggregate.copy()
         return name
 

@@ -143,7 +143,7 @@ def list_call(node: exp.Expr) -> exp.Expr | None:
 def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
     """The aggregate calls of this SELECT, with their FILTERs.
 
-    The call of a window is not included, but its arguments may contain aggregate calls.
+    The call of a window is not included, but its arguments and clauses may contain aggregate calls.
     """
     calls: list[exp.Expr] = []
     stack: list[exp.Expr] = [node]
@@ -158,6 +158,8 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
                 call = call.this
             stack.extend(_bare(call).iter_expressions())
             stack.extend(n.args.get("partition_by") or [])
+            order = n.args.get("order")
+            stack.extend([] if order is None else order.expressions)
         elif is_aggregate(n) or list_slice(n) is not None:
             calls.append(n)
         else:

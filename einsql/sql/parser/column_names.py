@@ -173,9 +173,35 @@ def _within_group(node: exp.Expr) -> str:
 def _window(node: exp.Expr) -> str:
     parts = ", ".join(map(_text, node.args.get("partition_by") or []))
     call = _text(node.this).replace("count_star()", "count()", 1)
-    order = node.args.get("order")
-    clauses = ([f"PARTITION BY {parts}"] if parts else []) + ([as_sql(order)] if order else [])
+    order, frame = node.args.get("order"), node.args.get("spec")
+    clauses = [f"PARTITION BY {parts}"] if parts else []
+    if order is not None:
+        clauses.append(f"ORDER BY {', '.join(map(_ordered, order.expressions))}")
+    if frame is not None:
+        clauses += _frame(frame)
     return f"{call} OVER ({' '.join(clauses)})"
+
+
+def _ordered(node: exp.Expr) -> str:
+    """An item of ORDER BY; sqlglot does not keep whether ASC and NULLS LAST are written."""
+    words = " DESC" * bool(node.args.get("desc")) + " NULLS FIRST" * bool(
+        node.args.get("nulls_first")
+    )
+    return _text(node.this) + words
+
+
+def _frame(frame: exp.Expr) -> list[str]:
+    """The clause of a frame; DuckDB leaves out the default one."""
+
+    def end(name: str, default: str) -> str:
+        bound = frame.args.get(name) or default
+        text = _text(bound) if isinstance(bound, exp.Expr) else str(bound)
+        return f"{text} {frame.args.get(f'{name}_side') or ''}".strip()
+
+    ends = f"{end('start', 'UNBOUNDED')} AND {end('end', 'CURRENT ROW')}"
+    written = f"{frame.args['kind']} BETWEEN {ends}"
+    default = "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    return [] if written == default else [written]
 
 
 def _subquery(node: exp.Expr) -> str:

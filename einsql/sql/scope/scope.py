@@ -7,6 +7,7 @@ from dataclasses import field
 
 from sqlglot import exp
 
+from einsql.core.quoting import name_of
 from einsql.core.records import dataclass
 from einsql.core.schema import DType, valid
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
@@ -65,13 +66,15 @@ def replaced_hint(table: str, aliases: list[str], column: str = "") -> str:
     Args:
         table: The name of the table.
         aliases: Its aliases in FROM.
-        column: The column that the statement qualifies by the name; empty for `*` and unknown ones.
+        column: The column that the statement qualifies by the name; empty for unknown ones.
     """
     if not aliases:
         return ""
-    written = " or ".join(f"{alias}.{column or '…'}" for alias in aliases)
+    names = [name_of(alias) for alias in aliases]
+    after = column if column == "*" else name_of(column) if column else "…"
+    written = " or ".join(f"{name}.{after}" for name in names)
     one, replace = ("alias", "replaces") if len(aliases) == 1 else ("aliases", "replace")
-    shown = " and ".join(aliases)
+    shown = " and ".join(names)
     return f'The {one} {shown} {replace} the name "{table}" in FROM: write {written}.'
 
 

@@ -17,7 +17,7 @@ from einsql.errors import Error, OperationalError
 from einsql.storage.files.regular_files import check_regular, open_regular
 from einsql.storage.out_of_memory import Room, require
 from einsql.storage.relation import MAX_AXES
-from einsql.storage.widened_fields import wider
+from einsql.storage.widened_fields import WIDER, wider
 
 LARGEST = 2**63 - 1
 """Greatest number of bytes or elements, as NumPy uses signed 64-bit integers."""
@@ -112,7 +112,7 @@ class RegularFile:
 
     def no_type(self, name: str) -> OperationalError:
         """The error for elements of a type that tensors lack."""
-        known = ", ".join(t.numpy_name for t in DType)
+        known = ", ".join([*(t.numpy_name for t in DType), *WIDER])
         return self.refusal(f"holds {name}, which is no tensor type", f"dtypes are {known}.")
 
     def check_shape(self, shape: Sequence[int]) -> None:

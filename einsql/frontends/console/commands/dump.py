@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from einsql.core.dag import producers_first
-from einsql.core.quoting import in_quotes
+from einsql.core.quoting import in_quotes, name_of
 from einsql.core.quoting import literal as text_literal
 from einsql.frontends.console.commands.command import CommandTarget
-from einsql.frontends.console.objects import definition, entries, quoted
+from einsql.frontends.console.objects import definition, entries
 from einsql.frontends.console.settings import CommandError
 from einsql.frontends.console.words import pieces
 from einsql.storage.results.value_text import Column, columns_of, literal
@@ -113,7 +113,7 @@ class _Dump:
                 yield from self._inserts(_place(schema, name), generated.get((schema, name), ()))
         for entry in self._tensors:
             yield definition(self._shell.connection, entry)
-            yield from self._inserts(quoted(entry.name))
+            yield from self._inserts(name_of(entry.name))
         for entry in self._damaged:
             yield f"-- {entry.kind} {entry.name}: {definition(self._shell.connection, entry)}"
         views = [_Definition(*row) for row in self._rows(_VIEWS) if self._matches(row[0])]
@@ -124,14 +124,14 @@ class _Dump:
                 yield _ended(sql)
         for kind, schema, name, column, table, comment in self._rows(_COMMENTS):
             if comment is not None and (self._everything or self._matches(table or "")):
-                place = _place(schema, name) + (f".{quoted(column)}" if column else "")
+                place = _place(schema, name) + (f".{name_of(column)}" if column else "")
                 yield f"COMMENT ON {kind} {place} IS {text_literal(comment)};"
         yield "COMMIT;"
 
     def _before(self) -> Iterator[str]:
         """The statements that tables depend on."""
         for (schema,) in self._rows(_SCHEMAS):
-            yield f"CREATE SCHEMA {quoted(schema)};"
+            yield f"CREATE SCHEMA {name_of(schema)};"
         for schema, name in self._rows(_TYPES):
             place = _place(schema, name)
             ((text,),) = self._rows(f"SELECT typeof(CAST(NULL AS {place}))")
@@ -161,7 +161,7 @@ class _Dump:
             for c, kept in zip(columns, exact, strict=True)
         )
         query = f"SELECT {items} FROM" if generated or not all(exact) else "SELECT * FROM"
-        named = f" ({', '.join(quoted(c.name) for c in columns)})" if generated else ""
+        named = f" ({', '.join(name_of(c.name) for c in columns)})" if generated else ""
         cursor = work(lambda: connection.execute(f"{query} {place}"))
         kinds = [c.type if kept else "VARCHAR" for c, kept in zip(columns, exact, strict=True)]
         while rows := work(lambda: cursor.fetchmany(_ROWS)):
@@ -175,7 +175,7 @@ def _is_float(column: Column) -> bool:
 
 def _place(schema: str, name: str) -> str:
     """The name of an object with its schema, without that of the schema main."""
-    return quoted(name) if schema == "main" else f"{quoted(schema)}.{quoted(name)}"
+    return name_of(name) if schema == "main" else f"{name_of(schema)}.{name_of(name)}"
 
 
 def _ended(sql: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import shutil
 
+from einsql.core.quoting import name_of
 from einsql.frontends.console.chart import draw_chart
 from einsql.frontends.console.commands.command import CommandTarget, did_you_mean, unescaped
 from einsql.frontends.console.delimited import ROW_ENDS, SEPARATORS
 from einsql.frontends.console.heat import draw_heat
 from einsql.frontends.console.image import save_image
-from einsql.frontends.console.objects import quoted
 from einsql.frontends.console.picture import picture_of
 from einsql.frontends.console.render import MODES
 from einsql.frontends.console.settings import CommandError
@@ -29,7 +29,7 @@ def change_mode(shell: CommandTarget, words: list[str]) -> None:
     if table and mode != "insert":
         raise CommandError("Usage: .mode MODE, or .mode insert TABLE")
     settings.mode, settings.separator, settings.row_end = mode, None, None
-    settings.table = quoted(table[0]) if table else '"table"'
+    settings.table = name_of(table[0]) if table else '"table"'
 
 
 def change_separator(shell: CommandTarget, words: list[str]) -> None:

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from einsql.core.quoting import literal
+from einsql.core.quoting import literal, name_of
 from einsql.frontends.console.commands.command import CommandTarget
-from einsql.frontends.console.objects import entries, quoted
+from einsql.frontends.console.objects import entries
 from einsql.frontends.console.settings import CommandError
 
 _FORMATS = ("csv", "json", "parquet")
@@ -75,7 +75,7 @@ def import_file(shell: CommandTarget, words: list[str]) -> None:
         source = f"read_{form}({', '.join([literal(path), *options])})"
     exists = any(e.name.lower() == name.lower() for e in entries(shell.connection))
     kind = "TENSOR" if form is None and suffix in _TENSOR_FILES else "TABLE"
-    head = f"INSERT INTO {quoted(name)}" if exists else f"CREATE {kind} {quoted(name)} AS"
+    head = f"INSERT INTO {name_of(name)}" if exists else f"CREATE {kind} {name_of(name)} AS"
     shell.work(lambda: shell.connection.execute(f"{head} SELECT * FROM {source}"))
 
 
