@@ -149,6 +149,7 @@ def _experiment(name: str, found: Json) -> Iterator[str]:
         yield f"{what}:\n\n```sql\n{sql.strip()}\n```"
     if found["cases"]:
         yield from _times(found)
+        yield from _scaling(of, found)
         yield from _resources(found)
         yield from _absent(found)
         yield from _losses(of, found)
@@ -195,6 +196,28 @@ def _winner(verdict: Verdict) -> str:
     if verdict.word == "alone":
         return ""
     return " and ".join(verdict.tied) + (", a tie" if len(verdict.tied) > 1 else "")
+
+
+def _scaling(of: Experiment, found: Json) -> Iterator[str]:
+    """The time of one case over another's, of each contestant that has both."""
+    cases = {line: [found["cases"].get(c) for c in (line.slow, line.fast)] for line in of.scaling}
+    there = {line: pair for line, pair in cases.items() if None not in pair}
+    if not there:
+        return
+    columns = _columns([case for pair in there.values() for case in pair])
+    rows = []
+    for line, pair in there.items():
+        cells = []
+        for name in columns:
+            seconds = [case["contestants"].get(name, {}).get("seconds") for case in pair]
+            if not all(seconds):
+                cells.append("")
+                continue
+            r = statistics.ratio(*seconds)
+            cells.append(f"{r.value:.3g}× [{r.low:.3g}, {r.high:.3g}]")
+        rows.append([line.name, *cells])
+    yield f"The time of {of.scaling[0].slow} over that of:"
+    yield _markdown(["", *columns], rows)
 
 
 def _resources(found: Json) -> Iterator[str]:
