@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.evaluation import statistics
+from benchmarks.evaluation import claims, statistics
 from benchmarks.evaluation.contents import PARTS
 from benchmarks.evaluation.experiment import EINSQL, Experiment
 from benchmarks.evaluation.run import complete
 from benchmarks.evaluation.statistics import Verdict
 from benchmarks.evaluation.worker import experiment
-from benchmarks.report import BAR, duration
+from benchmarks.report import BAR, duration, write_between
 from einsql.core.units import data_size
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "evaluation.md"
@@ -31,9 +31,8 @@ def write() -> Path:
     from benchmarks.evaluation import pictures  # matplotlib is needed for this alone
 
     content = json.loads(complete()[-1].read_text(encoding="utf-8"))
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text(content)}\n\n{END}{after}", encoding="utf-8")
+    write_between(DOCUMENT, "results", text(content))
+    write_between(claims.README, "claims", claims.text(content))
     pictures.write(content, FOLDER)
     return DOCUMENT
 

@@ -35,8 +35,8 @@ EXPERIMENT = Experiment(
     title="Thesis: strong and weak scaling",
     source="the thesis, scaling of matmul",
     about="A product in FLOAT with one thread for each rank, 2048² (4096² in a full run). "
-    "Twice the work is a product of 2580² (5160²). `bound` has all operands at each process and sends "
-    "nothing.",
+    "Twice the work is a product of 2580² (5160²). `bound` has all operands at each process and "
+    "sends nothing.",
     sql={"The statement": PRODUCT.format(hint="")},
     cases=cases,
     contestants=(
