@@ -5,7 +5,7 @@ from __future__ import annotations
 PARTS: dict[str, tuple[str, ...]] = {
     "EinDecomp": ("chains", "chains_in_sql", "training", "memory"),
     "Tensor-relational algebra": ("matmul", "nearest"),
-    "Partitioning by work": ("spmv", "softmax", "monte_carlo"),
+    "Partitioning by work": ("attention", "softmax", "spmv", "monte_carlo", "scaling"),
     "Beyond the papers": (
         "networks",
         "graph_algorithms",

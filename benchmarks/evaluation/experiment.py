@@ -158,6 +158,21 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """How much faster one case is than another, of each contestant.
+
+    Attributes:
+        name: What the line of the table is called.
+        slow: The case whose time is divided.
+        fast: The case whose time divides it.
+    """
+
+    name: str
+    slow: str
+    fast: str
+
+
+@dataclass(frozen=True)
 class Experiment:
     """An experiment.
 
@@ -173,6 +188,7 @@ class Experiment:
         write: Writes the inputs of a case and returns the digest of its answer, in place of
             `inputs` and `reference`.
         computed: Tables that are computed, and more of them in a full run.
+        scaling: Comparisons of cases with each other.
         tolerance: Largest difference of answers.
         reasons: Why einsql does not win, by case and by table; "" is for all others.
     """
@@ -187,6 +203,7 @@ class Experiment:
     reference: Callable[[Case, Mapping[str, Array]], Array] | None = None
     write: Callable[[Case, Path], list[float]] | None = None
     computed: Callable[[bool], Sequence[Table]] = lambda full: ()
+    scaling: Sequence[Scaling] = ()
     tolerance: float = TOLERANCE
     reasons: Mapping[str, str] = field(default_factory=dict)
 

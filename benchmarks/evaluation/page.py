@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.evaluation import statistics
+from benchmarks.evaluation import claims, statistics
 from benchmarks.evaluation.contents import PARTS
 from benchmarks.evaluation.experiment import EINSQL, Experiment
 from benchmarks.evaluation.run import complete
 from benchmarks.evaluation.statistics import Verdict
 from benchmarks.evaluation.worker import experiment
-from benchmarks.report import BAR, duration
+from benchmarks.report import BAR, duration, write_between
 from einsql.core.units import data_size
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "evaluation.md"
@@ -31,9 +31,8 @@ def write() -> Path:
     from benchmarks.evaluation import pictures  # matplotlib is needed for this alone
 
     content = json.loads(complete()[-1].read_text(encoding="utf-8"))
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text(content)}\n\n{END}{after}", encoding="utf-8")
+    write_between(DOCUMENT, "results", text(content))
+    write_between(claims.README, "claims", claims.text(content))
     pictures.write(content, FOLDER)
     return DOCUMENT
 
@@ -149,6 +148,7 @@ def _experiment(name: str, found: Json) -> Iterator[str]:
         yield f"{what}:\n\n```sql\n{sql.strip()}\n```"
     if found["cases"]:
         yield from _times(found)
+        yield from _scaling(of, found)
         yield from _resources(found)
         yield from _absent(found)
         yield from _losses(of, found)
@@ -195,6 +195,28 @@ def _winner(verdict: Verdict) -> str:
     if verdict.word == "alone":
         return ""
     return " and ".join(verdict.tied) + (", a tie" if len(verdict.tied) > 1 else "")
+
+
+def _scaling(of: Experiment, found: Json) -> Iterator[str]:
+    """The time of one case over another's, of each contestant that has both."""
+    cases = {line: [found["cases"].get(c) for c in (line.slow, line.fast)] for line in of.scaling}
+    there = {line: pair for line, pair in cases.items() if None not in pair}
+    if not there:
+        return
+    columns = _columns([case for pair in there.values() for case in pair])
+    rows = []
+    for line, pair in there.items():
+        cells = []
+        for name in columns:
+            seconds = [case["contestants"].get(name, {}).get("seconds") for case in pair]
+            if not all(seconds):
+                cells.append("")
+                continue
+            r = statistics.ratio(*seconds)
+            cells.append(f"{r.value:.3g}× [{r.low:.3g}, {r.high:.3g}]")
+        rows.append([line.name, *cells])
+    yield f"The time of {of.scaling[0].slow} over that of:"
+    yield _markdown(["", *columns], rows)
 
 
 def _resources(found: Json) -> Iterator[str]:

@@ -124,7 +124,7 @@ def machine() -> dict[str, Any]:
     """The machine and the versions, for the page."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "lines": report.machine(),
+        "lines": [line.partition("; load")[0] for line in report.machine()],
         "memory_bytes": memory,
         "kernel": platform.release(),
         "load": os.getloadavg()[0],

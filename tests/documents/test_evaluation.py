@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.evaluation import page, peers, pictures, run, statistics
+from benchmarks.evaluation import claims, page, peers, pictures, run, statistics
 from benchmarks.evaluation.contents import PARTS
 from benchmarks.evaluation.running import Settings, measured
 from benchmarks.evaluation.worker import experiment
@@ -86,6 +86,8 @@ def test_the_page_shows_the_newest_run() -> None:
     content = json.loads(run.complete()[-1].read_text(encoding="utf-8"))
     shown = page.DOCUMENT.read_text(encoding="utf-8").partition(page.BEGIN)[2]
     assert shown.partition(page.END)[0].strip() == page.text(content)
+    readme = claims.README.read_text(encoding="utf-8").partition(claims.BEGIN)[2]
+    assert readme.partition(claims.END)[0].strip() == claims.text(content)
     drawn = {p.name: p.read_text(encoding="utf-8") for p in page.FOLDER.glob("*.svg")}
     expected = pictures.fingerprints(content)
     assert set(drawn) == set(expected)

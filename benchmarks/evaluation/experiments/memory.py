@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evaluation.experiment import Array, Case, Contestant, Experiment, Prepared, Task
+from benchmarks.evaluation.experiment import (
+    Array,
+    Case,
+    Cell,
+    Contestant,
+    Experiment,
+    Prepared,
+    Table,
+    Task,
+)
 
 N = 2400
 MATRICES = 7
@@ -16,15 +25,23 @@ PARTS = {"2×": 16, "1×": 8, "1/2": 4, "1/4": 2, "1/8": 1}
 """Eighths of the working set."""
 IDLE = 200_000_000
 """Bytes of a worker of Dask before it has data, which its limit counts."""
+KEYS = {"a": ("i", "j"), "b": ("j", "k"), "c": ("k", "l"), "d": ("l", "m")}
+ON_RANKS = 1200
+"""Rows of the matrices whose limits are tried on ranks."""
 CHAIN = """
 WITH ab AS (SELECT a.i, b.k, SUM(a.val * b.val) AS val
-            FROM '{folder}/a.npy' AS a(i, j) JOIN '{folder}/b.npy' AS b(j, k) USING (j)
-            GROUP BY a.i, b.k),
+            FROM {a} JOIN {b} USING (j) GROUP BY a.i, b.k),
 abc AS (SELECT ab.i, c.l, SUM(ab.val * c.val) AS val
-        FROM ab JOIN '{folder}/c.npy' AS c(k, l) USING (k) GROUP BY ab.i, c.l)
+        FROM ab JOIN {c} USING (k) GROUP BY ab.i, c.l)
 SELECT abc.i, d.m, SUM(abc.val * d.val) AS val
-FROM abc JOIN '{folder}/d.npy' AS d(l, m) USING (l) GROUP BY abc.i, d.m
+FROM abc JOIN {d} USING (l) GROUP BY abc.i, d.m
 """
+
+
+def over_files(folder: object) -> str:
+    """The chain over the files in a directory."""
+    named = {n: f"'{folder}/{n}.npy' AS {n}({', '.join(keys)})" for n, keys in KEYS.items()}
+    return CHAIN.format(**named)
 
 
 def cases(full: bool) -> list[Case]:
@@ -59,7 +76,7 @@ def by_einsql(task: Task) -> Prepared:
     import einsql
 
     con = einsql.connect(config={"memory_limit": f"{task.size['limit']}B"})
-    sql = CHAIN.format(folder=task.folder)
+    sql = over_files(task.folder)
     return Prepared(lambda: con.execute(sql).fetch_numpy(), lambda result: result)
 
 
@@ -91,6 +108,43 @@ def by_numpy(task: Task) -> Prepared:
     return Prepared(lambda: a @ b @ c @ d, lambda result: result)
 
 
+def computed(full: bool) -> list[Table]:
+    """The chain on ranks under site_memory: what a rank is predicted to need, and what it does."""
+    import einsql
+
+    n = ON_RANKS
+    working = MATRICES * n * n * 4
+    sql = CHAIN.format(**{name: name for name in KEYS})
+    rows: list[tuple[Cell, ...]] = []
+    for ranks in (2, 4):
+        with einsql.connect(config={"mpi": ranks}) as con:
+            for name, keys in KEYS.items():
+                con.register("source", np.ones((n, n), np.float32), dims=keys)
+                cut = f"PARTITION BY ({keys[0]} {ranks})"
+                con.execute(f"CREATE TENSOR {name} {cut} AS SELECT * FROM source")
+            for limit, eighths in PARTS.items():
+                con.execute(f"SET site_memory = '{working * eighths // 8}B'")
+                rows.append((f"{limit} the working set, {ranks} ranks", *_site(con, sql)))
+    columns = ("limit of a rank", "predicted", "measured", "sent")
+    note = (
+        f"Matrices of {n}². Memory is that of the tiles of the rank that has most. A statement "
+        "that fits no rank is refused before it runs, and its cells are empty."
+    )
+    units = dict.fromkeys(columns[1:], "B")
+    return [Table("The chain on ranks under site_memory", columns, rows, units, note=note)]
+
+
+def _site(con: Any, sql: str) -> tuple[Cell, ...]:
+    from einsql.errors import Error
+
+    try:
+        sites = con.explain(sql, analyze=True).to_dict()["per_site"]
+    except Error:
+        return (None, None, None)
+    most = (max(site[key] for site in sites) for key in ("memory", "memory_measured"))
+    return (*most, sum(site["bytes_sent"] for site in sites))
+
+
 EXPERIMENT = Experiment(
     title="E4: time under a limit of memory",
     source="EinDecomp §9, experiment 4",
@@ -98,7 +152,7 @@ EXPERIMENT = Experiment(
     "read and made. einsql has `memory_limit`; Dask has a worker of two threads that spills to "
     "disk, whose limit is larger by 200 MB for what an idle worker takes. It is run under the two "
     "largest limits, as it takes minutes below. The bound is NumPy without a limit.",
-    sql={"The statement": CHAIN.format(folder="data")},
+    sql={"The statement": over_files("data")},
     cases=cases,
     contestants=(
         Contestant("einsql", prepare=by_einsql),
@@ -107,4 +161,5 @@ EXPERIMENT = Experiment(
     ),
     inputs=inputs,
     reference=reference,
+    computed=computed,
 )

@@ -1,0 +1,87 @@
+"""The README's claims, with figures from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.evaluation import statistics
+from benchmarks.evaluation.experiment import EINSQL
+from einsql.core.units import data_size
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
+COMMAND = "python -m benchmarks.evaluation"
+
+Json = Mapping[str, Any]
+
+
+def text(content: Json) -> str:
+    """The claims that a run supports, each with the command that measures it again."""
+    claims = (_rows, _training, _memory)
+    lines = [
+        f"- {sentence} `{COMMAND} {name}`"
+        for claim in claims
+        for name, sentence in claim(content["experiments"])
+    ]
+    return "\n".join(lines)
+
+
+def _rows(experiments: Json) -> Iterator[tuple[str, str]]:
+    """The same text over arrays and over rows."""
+    cases = experiments.get("chains_in_sql", {"cases": {}})["cases"]
+    for case, told in cases.items():
+        entries = told["contestants"]
+        if all(entries.get(n, {}).get("seconds") for n in (EINSQL, "DuckDB", "PostgreSQL")):
+            duckdb, postgresql = (
+                statistics.ratio(entries[n]["seconds"], entries[EINSQL]["seconds"])
+                for n in ("DuckDB", "PostgreSQL")
+            )
+            if min(duckdb.low, postgresql.low) > 1:
+                yield (
+                    "chains_in_sql",
+                    f"A chain of matrix products ({case}) as SQL takes DuckDB {duckdb.value:.0f} "
+                    f"and PostgreSQL {postgresql.value:.0f} times einsql's time on the same text.",
+                )
+            return
+
+
+def _training(experiments: Json) -> Iterator[tuple[str, str]]:
+    """Bytes of a training step beside data parallel training."""
+    cases = experiments.get("training", {"cases": {}})["cases"]
+    best: tuple[float, str] = (1.0, "")
+    for case, told in cases.items():
+        sent = [told["contestants"].get(n, {}).get("sent_bytes") for n in (EINSQL, "PyTorch DDP")]
+        if None in sent or sent[1] <= sent[0]:
+            continue
+        ratio = sent[1] / max(sent[0], 1)
+        if ratio > best[0]:
+            best = (
+                ratio,
+                (
+                    f"A training step ({case}) sends {data_size(sent[0])} between processes as "
+                    f"einsql cuts it, and {data_size(sent[1])} with PyTorch's DDP."
+                ),
+            )
+    if best[1]:
+        yield "training", best[1]
+
+
+def _memory(experiments: Json) -> Iterator[tuple[str, str]]:
+    """The least limit of memory beside the largest one."""
+    cases = experiments.get("memory", {"cases": {}})["cases"]
+    seconds = {
+        case: told["contestants"][EINSQL]["seconds"]
+        for case, told in cases.items()
+        if told["contestants"].get(EINSQL, {}).get("seconds")
+    }
+    if len(seconds) > 1:
+        names = list(seconds)
+        slower = median(seconds[names[-1]]) / median(seconds[names[0]])
+        yield (
+            "memory",
+            f"A chain of products under a limit of {names[-1]}, takes {slower:.2g} times as long "
+            f"as under {names[0]}.",
+        )
