@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
+from tests.support.samples import sample
 
 TITLES = [(0, "a", 1), (1, "b", 1), (1, "c", 2), (2, "a", None), (4, None, 3), (9, "z", 4)]
 KINDS = {"x": "DOUBLE", "n": "INTEGER", "f": "FLOAT", "big": "BIGINT"}
@@ -72,7 +73,7 @@ def test_results_are_those_of_duckdb(
 ) -> None:
     ours, theirs = both
     chance, split = random.Random(1), 0
-    for _ in range(150):
+    for _ in range(sample(40, 150)):
         group = chance.choice(GROUPS)
         calls = [c.format(r="r") for c in chance.sample(CALLS, 3)]
         keys = {"GROUP BY ALL": ["t.title"], "": []}.get(group, ["t.title"])
@@ -89,7 +90,7 @@ def test_results_are_those_of_duckdb(
         if partial(ours, sql):
             assert [c.type for c in rows.columns] == [c.type for c in wanted.columns], sql
             split += 1
-    assert split == 38
+    assert split == sample(12, 38)
 
 
 @pytest.mark.parametrize(

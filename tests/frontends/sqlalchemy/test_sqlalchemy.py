@@ -229,9 +229,11 @@ def test_entry_points_lead_to_the_adapters() -> None:
             assert getattr(import_module(module), attribute)
 
 
-def test_a_part_of_sqlalchemys_suite() -> None:
-    some = "HasTable or CTETest"
-    chosen = sample(some, f"FetchLimit or Returning or Sequence or {some}")
+@pytest.mark.parametrize(
+    "chosen", sample([], ["FetchLimit or Returning or Sequence or HasTable or CTETest"])
+)
+def test_a_part_of_sqlalchemys_suite(chosen: str) -> None:
+    """`make sqlalchemy` runs all of it."""
     command = [sys.executable, "-m", "tests.frontends.sqlalchemy.suite", "-k", chosen]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-4000:]
