@@ -15,6 +15,7 @@ from einsql.engine.ranks.driver import Cluster
 from einsql.engine.ranks.messages import Kept, Mapped, Run, Sent
 from einsql.engine.ranks.tile_store import nbytes
 from einsql.storage.database.stored import StoredFields
+from einsql.storage.database.tiles import tile_grid
 from einsql.storage.objects import Tensor
 from tests.engine.ranks.conftest import Connected
 from tests.session import test_sparse_tensors as small
@@ -150,8 +151,8 @@ def small_matrix() -> Any:
 
 
 @pytest.fixture
-def stored_file(tmp_path: Path) -> str:
-    """A database with a dense tensor, some of whose tiles are newer, and a sparse one."""
+def stored_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database with a dense tensor, some of whose tiles are newer, and a sparse one likewise."""
     path = str(tmp_path / "m.db")
     with einsql.connect(path) as con:
         con.register("given", np.arange(600_000.0).reshape(1000, 600), dims=("i", "j"))
@@ -160,6 +161,10 @@ def stored_file(tmp_path: Path) -> str:
         con.execute("CREATE TENSOR s AS SELECT i, j, val FROM few")
     with einsql.connect(path) as con:
         con.execute("UPDATE w SET val = -1 WHERE i = 900 AND j < 5")
+        monkeypatch.setattr(tile_grid, "TILE", 100_000)
+        con.execute("UPDATE s SET val = 100 WHERE i >= 99000 AND i < 101000")
+        monkeypatch.undo()
+    assert len(list(Path(f"{path}.tensors").glob("s.*"))) == 2
     return path
 
 
@@ -182,7 +187,9 @@ def test_ranks_map_the_files_of_stored_tensors(
     assert sum(int(np.prod(box[:, 1] - box[:, 0])) for box in boxes) == wanted.size
     assert any(isinstance(s, Kept) for s in loads)
     found = con.execute("SELECT i, SUM(val) AS val FROM s GROUP BY i").fetchall()
-    assert [v for _, v in found] == [v for v in (random_matrix(4) @ np.ones(ROWS)).tolist() if v]
+    few = random_matrix(4)
+    few.data[few.indptr[99_000] : few.indptr[101_000]] = 100
+    assert [v for _, v in found] == [v for v in (few @ np.ones(ROWS)).tolist() if v]
     con.context.cluster = None
     con.close()
 
