@@ -216,7 +216,7 @@ def copies() -> list[Finding]:
             short = share * SIDE**2 * SIDE < 1e8 and what != "t itself"
             calls = dict.fromkeys(runs, 5 if short else 1)
             taken = measure(
-                runs, rounds=7, seconds=0.0, calls=calls, pause=APART, clock=time.process_time
+                runs, rounds=5, seconds=0.0, calls=calls, pause=APART, clock=time.process_time
             )
             findings.append(_chosen(f"{SIDE}², {share:.1%} stored, {what}", taken))
     return findings

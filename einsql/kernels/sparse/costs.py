@@ -9,12 +9,12 @@ from __future__ import annotations
 from math import expm1
 
 from einsql.kernels.matmul.pieces import FLOPS, TRAFFIC
-from einsql.kernels.sparse.multiply import PER_POINT
 from einsql.kernels.storage_choice import Predicted
 
-ELEMENT = 3e-9
-"""Seconds per stored element of a product with a dense matrix, besides `PER_POINT`. `copies` in
-benchmarks/sparse.py set this constant and the next ones."""
+ELEMENT, POINT = 3e-9, 2.3e-10
+"""Seconds per stored element of a product with a dense matrix, and per element and column in FLOAT.
+`copies` in benchmarks/sparse.py set these constants and the next ones. A point took 0.21 to 0.34 ns
+on a machine whose caches other programs used (load average 5 to 19), and 0.15 ns on a quiet one."""
 VECTOR = 1.3e-9
 """Seconds per stored element of a product with a vector, in any type."""
 WIDE, FAR = 2**23, 1.25
@@ -44,7 +44,7 @@ def times_dense(rows: int, terms: int, columns: int, stored: float, itemsize: in
         itemsize: The bytes of an element.
     """
     wide = itemsize / 4
-    point = PER_POINT * (FAR if terms * columns * itemsize >= WIDE else 1.0)
+    point = POINT * (FAR if terms * columns * itemsize >= WIDE else 1.0)
     by_elements = stored * (VECTOR if columns == 1 else ELEMENT + columns * point * wide)
     by_copy = copying(rows * terms, itemsize) + terms * columns * CHECK
     by_copy += by_blas(rows, terms, columns, itemsize)

@@ -29,9 +29,8 @@ MOST_TILES = TERMS // TILE
 """Greatest number of tiles whose terms BLAS adds one after another."""
 MOST = 3e-2
 """Greatest seconds of a piece."""
-PER_POINT = 2.6e-10
-"""Seconds per stored element and column on one thread, in FLOAT; DOUBLE takes twice that
-(`copies` in benchmarks/sparse.py)."""
+PER_POINT = 2e-10
+"""Seconds per stored element and column on one thread, in FLOAT; DOUBLE takes twice that."""
 SPREAD = 2e-4
 """Seconds from which several threads pay."""
 NEAR, LEAST = 2**24, 64

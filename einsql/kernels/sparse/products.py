@@ -188,8 +188,6 @@ class Product:
         width = sum(f.dtype.numpy.itemsize for f in self.node.schema.fields)
         if not fits(size * (width + COUNT) + right.size * COPIED):
             return None
-        if not (np.isfinite(left.values).all() and np.isfinite(right.values).all()):
-            return None
         steps, fields = len(self.joined.terms) + 1, dict[str, np.ndarray]()
         there: np.ndarray | None = None
         for n, term in enumerate(self.joined.terms):
@@ -197,6 +195,8 @@ class Product:
                 values_of_side(m, self.joined, s, n)
                 for m, s in zip((left, right), self.numbers, strict=True)
             )
+            if not (np.isfinite(first.values).all() and np.isfinite(second.values).all()):
+                return None
             values = multiply_copy(first, dense_copy(second), share(tick, n, steps))
             if there is None:
                 there = values != 0  # other elements may have pairs whose sum is 0
