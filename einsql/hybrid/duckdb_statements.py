@@ -51,6 +51,9 @@ _INSTEAD = {
     ("TRUNCATE", "tensor"): "DELETE FROM {} takes all its rows away.",
     ("DROP", "tensor"): "DROP TENSOR {} drops it.",
     ("DROP", "view"): "DROP VIEW {} drops it.",
+    ("ALTER", "tensor"): "CREATE TENSOR … AS SELECT … FROM {} has other names or types.",
+    ("MERGE", "tensor"): "INSERT OR REPLACE INTO {} sets the values of keys.",
+    ("MERGE INTO", "tensor"): "INSERT OR REPLACE INTO {} sets the values of keys.",
 }
 _MAKING = ("CREATE", "ALTER")
 """Statements that may create tables, besides COPY FROM DATABASE and PRAGMA import_database."""

@@ -16,10 +16,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CHECKS = {
     "": "import einsql; assert einsql.connect().execute('SELECT 6 * 7').fetchone() == (42,)",
+    "bench": "import distributed, matplotlib, numba, onnx, onnxruntime, torch, dask.array",
     "console": "import prompt_toolkit; from einsql.frontends.console import prompt",
+    "cuda": "import cupy, numba.cuda; numba.cuda.is_available()",
     "demo": "import einsql, pandas; einsql.connect().execute('SELECT 1 AS a').fetch_df()",
+    "docs": "import furo, gguf, markdown_it, matplotlib, myst_parser, pygments, sphinx",
     "formats": "import gguf, zarr",
     "harlequin": "from einsql.frontends.harlequin import EinsqlAdapter",
+    "mkl": "from einsql.kernels.runtime import mkl; assert mkl.load()",
     "mpi": "import einsql; con = einsql.connect(config={'mpi': 2}); con.close()",
     "plot": "import matplotlib; from einsql.frontends.console import picture",
     "sqlalchemy": "import sqlalchemy; sqlalchemy.create_engine('einsql://').connect().close()",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import duckdb
 import numpy as np
 import pytest
@@ -310,3 +312,29 @@ def test_a_long_line_is_shown_in_complete_words() -> None:
     line = str(caught.value).splitlines()[-2]
     assert line.endswith(" …")
     assert len(line) <= len("LINE 1: ") + 69
+
+
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("SELECT i, dot(x, t) FROM x", "A product is a join"),
+        ("SELECT * FROM matmul(x, t)", "A product is a join"),
+        ("SELECT cumsum(val) FROM x", "OVER (ORDER BY key)"),
+        ("SELECT clip(val, 0, 1) FROM x", "LEAST(GREATEST"),
+        ("SELECT transpose(x)", "SELECT j AS i, i AS j"),
+        ("SELECT topk(val, 2) FROM x", "MAX(x, n)"),
+        ("SELECT softmax(val) FROM x", "FROM softmax(x, axis)"),
+        ("ALTER TABLE t RENAME TO u", 'FROM "t"'),
+        ("MERGE INTO t USING x ON t.i = x.i WHEN MATCHED THEN DELETE", 'REPLACE INTO "t"'),
+    ],
+)
+def test_habits_of_other_libraries_get_the_way_in_sql(sql: str, hint: str) -> None:
+    with connection() as con, pytest.raises(einsql.Error) as caught:
+        con.execute(sql)
+    assert hint in caught.value.hint
+
+
+def test_header_alone_is_true(tmp_path: Path) -> None:
+    with connection() as con:
+        con.execute(f"COPY x TO '{tmp_path / 'x.csv'}' (HEADER, DELIMITER ';')")
+    assert (tmp_path / "x.csv").read_text().splitlines()[:2] == ['"i";"j";"val"', "0;0;0"]

@@ -11,6 +11,21 @@ from einsql.sql.functions.table_functions import TABLE_FUNCTIONS, TABLE_MACROS
 
 _UNKNOWN = re.compile(r"^(Scalar|Table) Function with name (\S+) does not exist")
 _GUESS = re.compile(r'^Did you mean "([^"]+)"')
+_PRODUCT = "A product is a join: SELECT a.i, b.k, SUM(a.val * b.val) … USING (j) GROUP BY ALL."
+_LIMITS = "LEAST(GREATEST(x, low), high) limits values."
+_OF_ARRAYS = {
+    "dot": _PRODUCT,
+    "matmul": _PRODUCT,
+    "mm": _PRODUCT,
+    "clip": _LIMITS,
+    "clamp": _LIMITS,
+    "cumsum": "SUM(x) OVER (ORDER BY key) is the running sum.",
+    "cumprod": "PRODUCT(x) OVER (ORDER BY key) is the running product.",
+    "norm": "SQRT(SUM(x * x)) is the norm.",
+    "topk": "MAX(x, n) returns the n greatest values.",
+    "transpose": "SELECT j AS i, i AS j, val exchanges keys.",
+}
+"""What functions of NumPy and PyTorch are in SQL."""
 
 
 def function_hint(reason: str, hint: str) -> str:
@@ -24,6 +39,8 @@ def function_hint(reason: str, hint: str) -> str:
     if unknown is None:
         return hint
     kind, name = unknown.groups()
+    if name.lower() in _OF_ARRAYS:
+        return _OF_ARRAYS[name.lower()]
     if kind == "Table" and name.lower() in FUNCTION_NAMES:
         return f"{name} is a scalar function; call it in SELECT, as in SELECT {name}(val) …."
     tables = [*TABLE_FUNCTIONS, *TABLE_MACROS, *SCALAR_MACROS, "sigmoid"]

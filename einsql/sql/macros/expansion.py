@@ -199,7 +199,10 @@ class MacroExpander:
 
     def _check_call(self, macro: Macro, call: exp.Anonymous, shares: bool) -> None:
         if macro.is_table:
-            raise ProgrammingError(f"{macro.name} is a table macro; call it in FROM")
+            raise ProgrammingError(
+                f"{macro.name} is a table macro; call it in FROM",
+                hint=f"Write SELECT * FROM {macro.call}.",
+            )
         if macro.name.lower() in call.meta.get("chain", ()):
             raise ProgrammingError(f"The {macro.kind} {macro.name} refers to itself")
         self.admit(macro, call, shares)
