@@ -211,9 +211,13 @@ class Experiment:
 def digest(answer: Array) -> list[float]:
     """Four numbers of an array, which change by as much as its elements do, and its norm.
 
-    Each number is the sum of the elements with signs that depend on their place.
+    Each number is the sum of the elements with signs that depend on their place. Infinity counts
+    as twice the largest number, and NaN as three times.
     """
     flat = np.ascontiguousarray(answer).reshape(-1).astype(np.float64)
+    if not np.isfinite(flat).all():
+        most = 1 + float(np.abs(flat[np.isfinite(flat)]).max(initial=0))
+        flat = np.nan_to_num(flat, nan=3 * most, posinf=2 * most, neginf=-2 * most)
     places = np.arange(flat.size, dtype=np.uint64)
     hashed = (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     sums = [

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+import einsql
 from einsql.ir.functions import SCALARS
 from einsql.kernels.compiler import llvm_compiler
 from einsql.kernels.loops.expressions import NEAR
@@ -213,6 +214,21 @@ def _every_float(names: list[str]) -> None:
             bits = np.arange(start, start + step, dtype=np.uint64).astype(np.uint32)
             largest = max(largest, worst(name, bits.view(np.float32)))
         print(f"{name:6} {largest:.4f} ulp", flush=True)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_remainder_by_1_is_that_of_the_library(kind: type[np.floating[Any]]) -> None:
+    near = [2.5, -2.5, 3.0, -3.0, 0.9999999, -0.9999999, 1e16, -8388609.5]
+    values = np.resize(np.array([*SPECIAL, *EXTREMES[kind], *near], kind), 50_000)
+    con = einsql.connect(config={"jit": "wait"})
+    con.register("x", values, dims=("i",))
+    found = con.execute("SELECT i, x.val % CAST(1 AS REAL) AS val FROM x").fetch_numpy()
+    with np.errstate(invalid="ignore"):
+        expected = np.fmod(values, kind(1))
+    assert found.dtype == kind
+    np.testing.assert_array_equal(found, expected)
+    there = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[there]), np.signbit(expected[there]))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def cases(full: bool) -> list[Case]:
     """All algorithms, over one size of graph or two."""
     return [
         Case(f"{name}, {1 << scale:,} vertices", {"algorithm": n, "scale": scale})
-        for scale in ((14, 17) if full else (14,))
+        for scale in ((16, 18) if full else (16,))
         for n, name in enumerate(NAMES)
     ]
 

@@ -199,6 +199,8 @@ def _remainder_int(a: Any, b: Any) -> Any:
 
 
 def _remainder_float(a: Any, b: Any) -> Any:
+    if b == 1:  # fmod keeps a loop from using vectors; LLVM takes this test out of the loop
+        return math.copysign(a - np.trunc(a), a)
     return np.fmod(a, b)
 
 
