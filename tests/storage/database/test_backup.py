@@ -159,7 +159,7 @@ def test_what_a_snapshot_needs_is_not_swept(
             assert copy.execute("FROM v").fetchall() == [(4 * 300 * 500 - 4.0,)]
         assert state(con) == {6.0}
         other.execute("VACUUM")
-        assert len(os.listdir(f"{path}.tensors")) == 4  # x, y, z and the marker
+        assert len(os.listdir(f"{path}.tensors")) == 5  # x, y, z, q and the marker
 
 
 @pytest.mark.parametrize(
