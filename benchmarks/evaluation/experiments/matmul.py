@@ -19,14 +19,17 @@ SCHEDULES = {
     "columns (1,1,n)": ("k={n}", "a=i:{n} b=k:{n}"),
 }
 """Cuts of the iteration space (i, j, k), and how the inputs lie."""
+CUBE = "einsql, cube (∛n,∛n,∛n)"
 
 
 def cases(full: bool) -> list[Case]:
-    """One and two ranks for times, four and eight for bytes."""
+    """One and two ranks for times, four and eight for bytes; eight alone are a cube."""
     n = 2 * N if full else N
+    schedules = tuple(f"einsql, {name}" for name in SCHEDULES)
+    usual = ("einsql", *schedules, "DTensor", "JAX", "bound")
     return [
         Case(f"{n}², {ranks} rank{'s' * (ranks > 1)}", {"n": n}, ranks, ranks < 3,
-             ("einsql", "einsql, cube (∛n,∛n,∛n)") if ranks == 8 else ())
+             ("einsql", *schedules, CUBE) if ranks == 8 else usual)
         for ranks in (1, 2, 4, 8)
     ]  # fmt: skip
 
@@ -142,7 +145,7 @@ EXPERIMENT = Experiment(
             Contestant(f"einsql, {name}", prepare=by_einsql(hint), ways=only(layout))
             for name, (hint, layout) in SCHEDULES.items()
         ),
-        Contestant("einsql, cube (∛n,∛n,∛n)",
+        Contestant(CUBE,
                    prepare=by_einsql("i={side}, j={side}, k={side}"), ways=layouts),
         Contestant("DTensor", "torch", by_dtensor, two_ways, "torchrun"),
         Contestant("JAX", "jax", by_jax, two_ways),
