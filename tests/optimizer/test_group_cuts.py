@@ -15,8 +15,9 @@ from einsql.core.settings import Settings
 from einsql.ir.einsum.graph import Node
 from einsql.optimizer import optimize
 from einsql.optimizer.decomposition import Cut, Objective, Seconds, SentBytes, decompose
+from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.groups import groups_of
-from einsql.optimizer.decomposition.model import free_candidates
+from einsql.optimizer.decomposition.model import Edge, Model, free_candidates
 from einsql.optimizer.decomposition.problem import Problem, problem_of
 from einsql.optimizer.decomposition.schedules import Schedule, completed
 from einsql.optimizer.simulation.prediction import Prediction, predict
@@ -163,3 +164,15 @@ def test_the_default_is_never_behind_a_strategy_that_keeps_all_sites_busy(
 def _contractions(root: Node, plan: SitePlan) -> list[Cut]:
     vertices = [v for v in problem_of(root, sites=plan.cut.sites).vertices if v.computes]
     return [c for c, v in zip(plan.cut.cuts, vertices, strict=True) if v.contraction]
+
+
+def test_a_search_reads_tables_with_rows_of_no_state() -> None:
+    """If all vectors of an operation are common cuts of its group, none has the view "apart"."""
+    no = np.inf
+    edge = Edge(
+        0, 1, produced=np.array([1, 2]), consumed=np.arange(3),
+        costs=np.array([[0, no, no], [0, 0, no], [0, no, 0]]),
+    )  # fmt: skip
+    cuts = [np.array([[1], [2]]), np.array([[0], [1], [2]])]
+    model = Model(cuts, [np.array([5.0, 3.0]), np.array([0.0, -1.0, -4.0])], [edge], groups=1)
+    assert search(model) == [1, 2]

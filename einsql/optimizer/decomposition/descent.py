@@ -188,6 +188,6 @@ def _message(e: Edge, total: np.ndarray, v: int) -> tuple[np.ndarray, np.ndarray
     order = np.lexsort((total, mine))
     first = np.concatenate(([True], mine[order][1:] != mine[order][:-1]))
     lead = order[first]  # the cheapest state of each view, in the order of the views
-    sums = total[lead][:, None] + table
+    sums = total[lead][:, None] + table[mine[lead]]  # no state may have some of the views
     at = sums.argmin(axis=0)
     return sums[at, np.arange(sums.shape[1])][other], lead[at][other]
