@@ -160,6 +160,8 @@ class Comparison:
     ) -> list[Table]:  # fmt: skip
         """A table for each measure, which `eindecomp` and `exact` minimise.
 
+        The seconds of a single subject are plotted over the sites.
+
         Args:
             what: What the tables are called, behind the measure.
             subjects: Graphs and numbers of sites by name.
@@ -178,6 +180,7 @@ class Comparison:
             Table(
                 f"{title} {what}", ("", "sites", *columns), rows[measure],
                 dict.fromkeys(columns, unit), compete, CHOSEN,
+                "sites" if measure == "seconds" and len(subjects) == 1 else "",
                 note=" ".join(filter(None, (note, on if measure == "seconds" else ""))),
             )
             for measure, (title, unit) in MEASURES.items() if measure in measures

@@ -39,18 +39,17 @@ def computed(full: bool) -> list[Table]:
     numbers = MORE_SITES if full else SITES
     shapes = {"square": (S, S), "skewed": (S // 10, 10 * S)}
     compared = Comparison(CPUS, STRATEGIES, max(numbers))
-    anywhere: dict[str, tuple[Subject, Sequence[int]]] = {}
-    stored: dict[str, tuple[Subject, Sequence[int]]] = {}
+    anywhere: dict[str, tuple[Subject, Sequence[int]]] = {
+        name: (partial(placed, *shape, False), numbers) for name, shape in shapes.items()
+    }
+    tables = compared.tables("chains", anywhere, "Inputs are in no place yet.", ("floats",))
     for name, shape in shapes.items():
-        anywhere[name] = partial(placed, *shape, False), numbers
-        stored[name] = partial(placed, *shape, True), numbers
-    return [
-        *compared.tables("chains", anywhere, "Inputs are in no place yet.", ("floats",)),
-        *compared.tables(
-            "chains of stored blocks", stored, "Each input is in one block at each site, of the "
-            "grid of sites that is closest to a square.", ("bytes", "seconds"),
-        ),
-    ]  # fmt: skip
+        tables += compared.tables(
+            f"the {name} chain of stored blocks", {name: (partial(placed, *shape, True), numbers)},
+            "Each input is in one block at each site, of the grid of sites that is closest to a "
+            "square.", ("bytes", "seconds"),
+        )  # fmt: skip
+    return tables
 
 
 EXPERIMENT = Experiment(

@@ -47,16 +47,18 @@ def computed(full: bool) -> list[Table]:
         f"{batch} × 4096 tokens": (partial(on_sites, layers, batch, 4096), (8,))
         for batch in (MORE_BATCHES if full else BATCHES)
     }
-    subjects |= {
-        "4 × 4096 tokens, more sites": (partial(on_sites, layers, 4, 4096), numbers),
-        "8 × 1024 tokens, more sites": (partial(on_sites, layers, 8, 1024), numbers),
-    }
     note = (
         f"{layers} layers. `exact` is asked for up to {EXACT_SITES} sites; its cells are empty "
         "beyond them."
     )
     compared = Comparison(GPUS, STRATEGIES, EXACT_SITES)
-    return [*compared.tables("LLaMA-7B's first token", subjects, note), further_layers(full)]
+    what = "LLaMA-7B's first token"
+    tables = compared.tables(f"{what} by batch", subjects, note)
+    for batch, tokens in ((4, 4096), (8, 1024)):
+        name = f"{batch} × {tokens} tokens"
+        subject = {name: (partial(on_sites, layers, batch, tokens), numbers)}
+        tables += compared.tables(f"{what}, {name}", subject, note)
+    return [*tables, further_layers(full)]
 
 
 def further_layers(full: bool) -> Table:

@@ -156,18 +156,19 @@ def run(con: einsql.Connection, example: Example, expected: Array) -> tuple[floa
     if not moves:
         moves = [n["collective"] for n in plan["nodes"] if n["bytes_sent"]]
     texts = list(dict.fromkeys(line["text"] for line in lines))
-    changes = [text for text in texts if not is_same(text)]
+    complete = [text for text in texts if "(" not in text and not text.startswith("->")]
+    changes = [text for text in complete if not is_same(text)] or complete[-1:]
     sent = sum(site["bytes_sent"] for site in plan["per_site"])
     apart = float(np.abs(np.squeeze(answer) - expected).max() / np.abs(expected).max())
-    shown = "; ".join(f"`{text}`" for text in changes or texts)
+    shown = "; ".join(f"`{text}`" for text in changes)
     counts = [f"{moves.count(m)} × {m}" for m in dict.fromkeys(moves)]
     return apart, [shown, ", ".join(counts) or "none", sent]
 
 
 def is_same(text: str) -> bool:
-    """Whether a line of the notation has one term, which stays where it is or is read in part."""
-    before, _, after = text.partition(" ->")
-    return before == after.partition("(")[0].strip()
+    """Whether a line of the notation has one term, which stays where it is."""
+    before, _, after = text.partition(" -> ")
+    return before == after
 
 
 EXPERIMENT = Experiment(
