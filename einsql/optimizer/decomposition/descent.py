@@ -60,7 +60,7 @@ def _improved(
     while idle < patience:
         trial = propose(choice)
         cost = model.cost(trial)
-        idle = 0 if cost < best * (1 - 1e-12) else idle + 1
+        idle = 0 if cost < best - 1e-12 * abs(best) else idle + 1
         if cost <= best:
             choice, best = trial, cost
     return choice
