@@ -364,13 +364,6 @@ class Cursor(Fetched):
             raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")
         return self._result
 
-    def passed(self) -> int:
-        """The number of rows that fetches of rows have returned; tables begin behind them."""
-        if self._given is None:
-            rest = sum(1 for _ in self._rows or ())
-            self._rows, self._given = None, len(self.result()) - rest
-        return self._given
-
     def _iterator(self) -> Iterator[tuple[Any, ...]]:
         self._open()
         if self._rows is None:

@@ -66,10 +66,6 @@ class Fetched(ABC):
         """The result, for a print of it."""
         return self._tensor()
 
-    def passed(self) -> int:
-        """The number of rows that fetches of rows have returned; tables begin behind them."""
-        return 0
-
     @abstractmethod
     def _fetching(self) -> AbstractContextManager[None]:
         """Context of a fetch, in which `interrupt` cancels reads from ranks."""
@@ -172,19 +168,13 @@ class Fetched(ABC):
         return self.fetch_numpy(fill=fill)
 
     def fetchnumpy(self) -> dict[str, np.ndarray]:
-        """Returns the columns as arrays by name, masked where a value is NULL, as in DuckDB.
-
-        Rows that fetchone or fetchmany have returned are left out.
-        """
+        """Returns the columns as arrays by name, masked where a value is NULL, as in DuckDB."""
         with boundary:
             tensor = self._tensor()
             with self._fetching():
                 if isinstance(tensor, Result):
-                    arrays = frames.arrays_of(tensor)
-                else:
-                    arrays = tensor.column_arrays()
-        passed = self.passed()
-        return {name: array[passed:] for name, array in arrays.items()} if passed else arrays
+                    return frames.arrays_of(tensor)
+                return tensor.column_arrays()
 
     def torch(self) -> dict[str, Any]:
         """Returns the columns as PyTorch tensors of rank 1 by name, as in DuckDB.
@@ -214,14 +204,11 @@ class Fetched(ABC):
         return tensors
 
     def fetch_arrow_table(self) -> pa.Table:
-        """Returns the rows as an Arrow table, with one column for each SELECT item.
-
-        Rows that fetchone or fetchmany have returned are left out, as in DuckDB.
-        """
+        """Returns the rows as an Arrow table, with one column for each SELECT item."""
         with boundary:
             tensor = self._tensor()
             with self._fetching():
-                return tensor.arrow().slice(self.passed())
+                return tensor.arrow()
 
     to_arrow_table = fetch_arrow_table
 
@@ -234,8 +221,6 @@ class Fetched(ABC):
     def fetch_df(self) -> Any:
         """Returns the rows as a pandas DataFrame; `df`, `to_df` and `fetchdf` are DuckDB's names.
 
-        Rows that fetchone or fetchmany have returned are left out, as in DuckDB.
-
         Raises:
             InterfaceError: pandas is not installed, or there is no result.
         """
@@ -243,11 +228,9 @@ class Fetched(ABC):
         with boundary:
             tensor = self._tensor()
             with self._fetching():
-                frame: Any = (
-                    frames.frame_of(tensor) if isinstance(tensor, Result) else tensor.frame()
-                )
-        passed = self.passed()
-        return frame.iloc[passed:].reset_index(drop=True) if passed else frame
+                if isinstance(tensor, Result):
+                    return frames.frame_of(tensor)
+                return tensor.frame()
 
     df = fetchdf = to_df = fetch_df
 

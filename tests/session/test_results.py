@@ -121,22 +121,3 @@ def test_zoned_timestamps_need_no_package(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(einsql.InterfaceError, match="need the package pytz"):
         con.execute(f"SELECT [{zoned}]").fetchall()
     assert con.execute(f"SELECT [{zoned}]").fetch_arrow_table().num_rows == 1
-
-
-@pytest.mark.filterwarnings("ignore:Arrow output:UserWarning")
-@pytest.mark.parametrize("sql", ["SELECT i, j, val FROM x", "SELECT i, 'k' || j AS name FROM x"])
-@pytest.mark.parametrize("first", ["fetchone()", "fetchmany(2)", "fetchmany(9)", "fetchall()"])
-def test_tables_begin_behind_fetched_rows(
-    sql: str, first: str, con: einsql.Connection, duck: Any
-) -> None:
-    for method in ("df", "fetchnumpy", "to_arrow_table", "to_arrow_reader"):
-        counts = []
-        for server in (con, duck):
-            server.execute(sql)
-            eval(f"server.{first}")
-            fetched = getattr(server, method)()
-            if method == "to_arrow_reader" and fetched is not None:
-                fetched = fetched.read_all()
-            columns = [] if fetched is None else [list(map(str, fetched[n])) for n in ("i",)]
-            counts.append(columns if any(columns) else [])  # DuckDB has None for no rows
-        assert counts[0] == counts[1]
