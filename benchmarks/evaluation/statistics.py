@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -69,5 +69,4 @@ def verdict(seconds: Mapping[str, Sequence[float]]) -> Verdict:
 def least(values: Mapping[str, float]) -> tuple[str, ...]:
     """The names of the least of some computed numbers, equal ones included."""
     low = min(values.values())
-    same: Callable[[float], bool] = lambda v: abs(v - low) <= 1e-9 * abs(low)  # noqa: E731
-    return tuple(name for name, value in values.items() if same(value))
+    return tuple(name for name, v in values.items() if abs(v - low) <= 1e-9 * abs(low))

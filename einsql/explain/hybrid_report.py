@@ -11,8 +11,8 @@ from einsql.explain.report import DuckDBReport, FragmentReport, HybridReport, Pl
 from einsql.explain.tile_report import tile_report
 from einsql.hybrid import duckdb_statements, hybrid_plan
 from einsql.hybrid.split.blocks import Structure
+from einsql.hybrid.split.parts import Fragment
 from einsql.hybrid.split.sharing import share
-from einsql.hybrid.split.split import Fragment
 from einsql.planner.plan import Plan
 from einsql.planner.queries import query_binder
 from einsql.sql.parser import syntax as st

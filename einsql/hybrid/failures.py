@@ -10,7 +10,7 @@ from sqlglot import TokenType
 
 from einsql.errors import Error, UnknownHere
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.split import PREFIX, Parts
+from einsql.hybrid.split.parts import PREFIX, Parts
 from einsql.planner.queries import query_binder
 from einsql.sql.functions.hints import function_hint
 from einsql.sql.functions.table_functions import TABLE_FUNCTIONS

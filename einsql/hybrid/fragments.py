@@ -13,8 +13,8 @@ from sqlglot import exp
 from einsql.core.records import dataclass
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
 from einsql.hybrid.split.operands import names_in, refusal, sources
+from einsql.hybrid.split.parts import Fragment
 from einsql.hybrid.split.sharing import share
-from einsql.hybrid.split.split import Fragment
 from einsql.ir.einsum.graph import Input
 from einsql.planner.dependencies import SharedQueries
 from einsql.planner.outcome import Rows

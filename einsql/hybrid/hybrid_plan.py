@@ -22,7 +22,8 @@ from einsql.hybrid.lookups import statement_parts
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.registered_functions import register
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
+from einsql.hybrid.split.parts import PREFIX, Fragment, Parts, shown
+from einsql.hybrid.split.split import Splitter
 from einsql.hybrid.split.statement import query_of, split_statement
 from einsql.planner.outcome import Description, Rows
 from einsql.planner.plan import inputs_fit

@@ -13,7 +13,7 @@ from einsql.errors import Error, UnknownHere
 from einsql.hybrid.fragments import FragmentRunner, calls_aggregate
 from einsql.hybrid.split.core import split_block
 from einsql.hybrid.split.crossing_joins import with_common_column
-from einsql.hybrid.split.split import Parts
+from einsql.hybrid.split.parts import Parts
 from einsql.hybrid.system_tables import system_table
 from einsql.ir.einsum.graph import EinSum, walk
 from einsql.ir.einsum.intervals import bounds_of, can_raise

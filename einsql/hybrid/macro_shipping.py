@@ -15,8 +15,9 @@ from einsql.core.quoting import in_quotes
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError
 from einsql.hybrid.macro_sizes import MacroSizes
 from einsql.hybrid.split.edits import Edited
+from einsql.hybrid.split.parts import Parts
 from einsql.hybrid.split.prelude import ERF, PRELUDE, called
-from einsql.hybrid.split.split import Parts, Splitter
+from einsql.hybrid.split.split import Splitter
 from einsql.hybrid.split.statement import split_statement
 from einsql.ir.functions.python_functions import function_name
 from einsql.planner.queries import query_binder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -124,12 +124,12 @@ def by_torch(task: Task) -> Prepared:
 
     a, b = torch.from_numpy(task.load("a")), torch.from_numpy(task.load("b"))
     number = task.size["of"]
-    run: Callable[[], Any]
-    if number in (1, 2):
-        p = float("inf") if number == 1 else 1.0
-        run = lambda: torch.cdist(a, b, p=p)  # noqa: E731
-    else:
-        run = lambda: torch.cat(blocks(number, a, b, _Torch(torch)))  # noqa: E731
+
+    def run() -> Any:
+        if number in (1, 2):
+            return torch.cdist(a, b, p=float("inf") if number == 1 else 1.0)
+        return torch.cat(blocks(number, a, b, _Torch(torch)))
+
     return Prepared(run, lambda result: result.numpy())
 
 

@@ -9,9 +9,10 @@ from sqlglot import TokenType, exp
 from einsql.hybrid.split.blocks import Block, Range
 from einsql.hybrid.split.groups import Groups
 from einsql.hybrid.split.partial_aggregates import PartialAggregates
+from einsql.hybrid.split.parts import Why, shown
 from einsql.hybrid.split.scopes import Scope
 from einsql.hybrid.split.select_text import SelectText
-from einsql.hybrid.split.split import Splitter, Why, changed, shown
+from einsql.hybrid.split.split import Splitter, changed
 from einsql.sql.parser.column_names import column_name
 
 

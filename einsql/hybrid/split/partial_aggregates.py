@@ -17,8 +17,8 @@ from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.hybrid.split.blocks import Range, Reference
+from einsql.hybrid.split.parts import PREFIX, shown
 from einsql.hybrid.split.select_text import SelectText
-from einsql.hybrid.split.split import PREFIX, shown
 from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.scope.relation import Column

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from einsql.core.records import dataclass
-from einsql.hybrid.split.split import PREFIX, Fragment
+from einsql.hybrid.split.parts import PREFIX, Fragment
 
 View = Callable[[str], exp.Expr | None]
 """Returns the query of a view, or None."""

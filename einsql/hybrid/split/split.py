@@ -2,125 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from einsql.core.quoting import in_quotes
-from einsql.core.records import dataclass
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.hybrid.split.blocks import Block, Cte, QueryText, Range, Reference, Structure
 from einsql.hybrid.split.edits import Edited, Edits
+from einsql.hybrid.split.parts import Expansion, Parts, Why, shown
 from einsql.hybrid.split.scopes import Scope, define, foreign_names, with_names
 from einsql.sql.macros.macros import FREE, called_name
 from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.parser.sqlglot_trees import parse_tree
 from einsql.sql.parser.tokens import is_parameter, tokenize
 from einsql.sql.query_binder import REENTRIES
-from einsql.sql.scope.relation import Column
 
 _NAMING = ("TABLE", "PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
 """First words of a query that name relations without FROM."""
-PREFIX = "__einsql_"
-"""The prefix of fragments' names in DuckDB."""
-
 MAX_IN_DUCKDB = 50_000
 """Most words of the text of a table macro for DuckDB, which plans them in seconds.
 
 benchmarks/nested_macros.py
 """
-
-Expansion = tuple[Edited, frozenset[str]]
-"""The text of a table macro's query for DuckDB, and its words in lower case."""
-Bind = Callable[[exp.Expr, frozenset[str]], list[str] | Error]
-"""Binds a query as tensor work. Returns its column names, or the error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fragment:
-    """A part of a statement that einsql runs.
-
-    Attributes:
-        name: The name in DuckDB.
-        tree: The query.
-        foreign: Names of WITH that do not refer to tensors in the query.
-        names: The column names in SQL; DuckDB sees `c0`, `c1`, …
-        text: The original text, for EXPLAIN.
-    """
-
-    name: str
-    tree: exp.Expr
-    foreign: frozenset[str]
-    names: tuple[str, ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """The reason for running a part of the statement in DuckDB."""
-
-    at: int
-    reason: str
-
-
-@dataclass
-class Parts:
-    """State that the splitters of one statement share: lookups, fragments and relations."""
-
-    bind: Bind
-    columns: Callable[[exp.Expr], Sequence[Column] | None]
-    """Returns the columns of a query of tensors, None if it is not tensor work."""
-    never_raises: Callable[[exp.Expr], bool]
-    """Returns whether no expression of a query of tensors raises for any element."""
-    names: Callable[[exp.Table], Sequence[str] | None]
-    """Returns the columns of a table or tensor, None if they are not known."""
-    kind: Callable[[str], str | None]
-    """Returns `tensor` or `view` for the name of an einsql object, otherwise None."""
-    is_macro: Callable[[str], bool]
-    """Returns whether a name is a table function of einsql."""
-    is_file: Callable[[str], bool]
-    """Returns whether FROM reads a file as a tensor."""
-    is_ours: Callable[[Sequence[str], str], bool]
-    """Returns whether a name qualified by database or schema is a tensor or a view."""
-    aggregates: Callable[[], frozenset[str]]
-    """Returns the names of DuckDB's aggregates, in lower case."""
-    is_aggregate: Callable[[str], bool]
-    """Returns whether a name is an aggregate of CREATE AGGREGATE."""
-    split_block: Callable[[Splitter, Block, dict[str, Range], Scope, exp.Select], bool]
-    """Splits a SELECT; see `core.split_block`."""
-    expand: Callable[[exp.Func], exp.Expr | None]
-    """Returns the query of a call of a macro or a scalar function in FROM, else None."""
-    system_table: Callable[[str, str], str | None]
-    """Returns the query of a system table of DuckDB; see `system_tables.system_table`."""
-    fragments: list[Fragment] = field(default_factory=list)
-    relations: dict[str, str] = field(default_factory=dict)
-    """Tensors and views that DuckDB reads: the original spelling, by the lower-case name."""
-    why: list[Why] = field(default_factory=list)
-    wrong: list[Error] = field(default_factory=list)
-    refused: dict[str, Error] = field(default_factory=dict)
-    """The binder's errors for names of WITH, by the lower-case name."""
-    aggregating: list[Error] = field(default_factory=list)
-    """The binder's errors for queries with aggregates of CREATE AGGREGATE."""
-    expansions: dict[tuple[object, ...], tuple[Scope, Expansion]] = field(default_factory=dict)
-    """The expansions of table macros, by their text and the names of WITH around them."""
-
-    @property
-    def next_name(self) -> str:
-        """Returns the name of the next fragment."""
-        return f"{PREFIX}{len(self.fragments) + 1}"
-
-    def add(self, tree: exp.Expr, foreign: frozenset[str], names: Sequence[str], text: str) -> str:
-        """Adds a fragment and returns its name."""
-        name = self.next_name
-        self.fragments.append(Fragment(name, tree, foreign, tuple(names), text))
-        return name
-
-
-def shown(name: str, columns: Sequence[str]) -> str:
-    """Returns the query that reads a fragment with the column names in SQL."""
-    items = ", ".join(f"c{n} AS {in_quotes(c)}" for n, c in enumerate(columns))
-    return f"SELECT {items} FROM {name}"
 
 
 class Splitter:
