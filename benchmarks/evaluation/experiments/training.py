@@ -87,11 +87,13 @@ def by_einsql(strategy: str = "") -> Callable[[Task], Prepared]:
         from benchmarks.evaluation.on_ranks import connected, sent_bytes
 
         con = connected(task, KEYS, **({"strategy": strategy} if strategy else {}))
+        for w, keys in (("w1", "d, h"), ("w2", "h, l")):
+            con.execute(f"CREATE TENSOR {w}_begin AS SELECT {keys}, val FROM {w}")
 
         def between() -> None:
-            for w, keys in (("w1", "d, h"), ("w2", "h, l")):
-                source = f"'{task.folder / w}.npy' AS source({keys})"
-                con.execute(f"CREATE OR REPLACE TENSOR {w} AS SELECT {keys}, val FROM {source}")
+            for w, (i, j) in (("w1", "dh"), ("w2", "hl")):
+                con.execute(f"UPDATE {w} SET val = b.val FROM {w}_begin AS b "
+                            f"WHERE b.{i} = {w}.{i} AND b.{j} = {w}.{j}")  # fmt: skip
 
         def answer(_: Any) -> Array:
             first = con.execute("SELECT d, h, val FROM w1").fetch_numpy()
