@@ -71,6 +71,8 @@ def microseconds(e: Estimate) -> str:
 
 def duration(seconds: float) -> str:
     """A time in a unit that suits it."""
+    if seconds >= 120:
+        return f"{seconds / 60:.3g} min"
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"
