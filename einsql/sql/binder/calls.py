@@ -101,7 +101,8 @@ def _arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
     want = 2 if name in CHOOSING | OF_PAIRS | QUANTILES else 1
     if len(args) != want:
         raise ProgrammingError(
-            f"{name.upper()}() takes {want} argument{'s' * (want > 1)}, not {len(args)}"
+            f"{name.upper()}() takes {want} argument{'s' * (want > 1)}, not {len(args)}",
+            hint=f"{name.upper()}(key, value) returns the key." if name in CHOOSING else "",
         )
     return args
 

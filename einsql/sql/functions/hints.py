@@ -24,6 +24,12 @@ _OF_ARRAYS = {
     "norm": "SQRT(SUM(x * x)) is the norm.",
     "topk": "MAX(x, n) returns the n greatest values.",
     "transpose": "SELECT j AS i, i AS j, val exchanges keys.",
+    "argsort": "ROW_NUMBER() OVER (ORDER BY x) numbers values in their order.",
+    "maximum": "GREATEST(x, y) is the greater of two values.",
+    "minimum": "LEAST(x, y) is the smaller of two values.",
+    "prod": "PRODUCT(x) is the product of values.",
+    "std": "STDDEV_POP(x) divides by the number of values, STDDEV_SAMP(x) by one less.",
+    "var": "VAR_POP(x) divides by the number of values, VAR_SAMP(x) by one less.",
 }
 """What functions of NumPy and PyTorch are in SQL."""
 

@@ -162,6 +162,7 @@ _CLAUSES = (
 )
 """First words of the clauses of a query, for hints on misspelt words."""
 
+_WHERE_CALL = re.compile(r"(?:,|\bSELECT)\s*WHERE\s*\(", re.IGNORECASE)
 _LAST_WORD = re.compile(r"(?<![\w$\"'.])(\w+)\s*$")
 
 
@@ -181,6 +182,8 @@ def _syntax_error(sql: str, error: ParseError) -> Error:
             f"{highlight.upper()} is outside the tensor fragment", position=position
         )
     at, meant = _misspelt(sql, position, highlight)
+    if _WHERE_CALL.search(sql, 0, position):
+        meant = "CASE WHEN condition THEN x ELSE y END chooses a value."
     return UnknownHere(
         f"Syntax error: {description.rstrip('.')}",
         hint=meant.rstrip(),
