@@ -15,7 +15,7 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.report import BAR, DOCUMENT
+from benchmarks.report import BAR, DOCUMENT, ratio_text
 
 PLOT = DOCUMENT.with_suffix(".svg")
 ROW = 0.19
@@ -23,8 +23,10 @@ ROW = 0.19
 TITLE = 0.62
 """Inches that a section's title and scale take."""
 WIDTH = 9.0
-_LEFT, _ACROSS = 0.4, 0.53
-"""The part of the width that the names of lines take, and that of the scale."""
+_LETTER = 0.061
+"""Inches of the width that a letter of a line's name takes."""
+_RIGHT = 0.07
+"""The part of the width that the ratios beside the scale take."""
 RANGE = (0.2, 1000.0)
 TICKS = (0.2, 0.5, 1, 2, 5, 10, 30, 100, 300, 1000)
 COMPARES = " / einsql"
@@ -87,20 +89,23 @@ def draw(sections: dict[str, list[Line]], path: Path, description: str = "") -> 
         description: What its metadata say of it.
     """
     rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "einsql", "font.size": 8})
+    longest = max(len(line.what) for lines in sections.values() for line in lines)
+    left = (longest + 2) * _LETTER / WIDTH
     heights = [TITLE + ROW * len(lines) for lines in sections.values()]
     figure = Figure(figsize=(WIDTH, sum(heights)))
     top = 0.0
     for (title, lines), height in zip(sections.items(), heights, strict=True):
         bottom = 1 - (top + height - 0.25) / sum(heights)
-        axes = figure.add_axes((_LEFT, bottom, _ACROSS, ROW * len(lines) / sum(heights)))
-        _panel(axes, title, lines)
+        size = 1 - left - _RIGHT, ROW * len(lines) / sum(heights)
+        axes = figure.add_axes((left, bottom, *size))
+        _panel(axes, title, lines, -left / size[0])
         top += height
     described = {"Description": description} if description else {}
     figure.savefig(path, metadata={"Date": None, **described})
 
 
-def _panel(axes: Axes, title: str, lines: Sequence[Line]) -> None:
-    axes.set_title(title, loc="left", x=-_LEFT / _ACROSS, fontsize=8, fontweight="bold")
+def _panel(axes: Axes, title: str, lines: Sequence[Line], margin: float) -> None:
+    axes.set_title(title, loc="left", x=margin, fontsize=8, fontweight="bold")
     axes.set_xscale("log")
     axes.set_xlim(*RANGE)
     axes.set_ylim(len(lines) - 0.5, -0.5)
@@ -117,9 +122,10 @@ def _panel(axes: Axes, title: str, lines: Sequence[Line]) -> None:
         color = COLORS[line.verdict]
         ends = [min(max(x, RANGE[0]), RANGE[1]) for x in (line.low, line.value, line.high)]
         axes.plot([ends[0], ends[2]], [n, n], color=color, linewidth=1.5)
-        axes.plot(ends[1], n, "o", color=color, markersize=3.5)
+        beyond = "<" if line.value < RANGE[0] else ">" if line.value > RANGE[1] else "o"
+        axes.plot(ends[1], n, beyond, color=color, markersize=3.5 + (beyond != "o"), clip_on=False)
         axes.plot(line.target, n, "|", color="black", markersize=9)
-        text = f"{line.value:.3g}"
+        text = ratio_text(line.value)
         axes.annotate(text, (1.01, n), xycoords=("axes fraction", "data"), va="center", color=color)
 
 

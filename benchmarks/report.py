@@ -79,6 +79,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e9:.0f} ns"
 
 
+def ratio_text(value: float) -> str:
+    """A ratio with three digits, or all digits before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def times(of: dict[str, float]) -> str:
     """Medians by contestant."""
     return ", ".join(f"{name} {duration(t)}" for name, t in of.items())

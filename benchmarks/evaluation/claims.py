@@ -42,8 +42,8 @@ def _rows(experiments: Json) -> Iterator[tuple[str, str]]:
             if min(duckdb.low, postgresql.low) > 1:
                 yield (
                     "chains_in_sql",
-                    f"A chain of matrix products ({case}) as SQL takes DuckDB {duckdb.value:.0f} "
-                    f"and PostgreSQL {postgresql.value:.0f} times einsql's time on the same text.",
+                    f"A chain of matrix products ({case}) as SQL takes DuckDB {duckdb.value:,.0f} "
+                    f"and PostgreSQL {postgresql.value:,.0f} times einsql's time on the same text.",
                 )
             return
 

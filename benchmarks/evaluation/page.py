@@ -14,7 +14,8 @@ from benchmarks.evaluation.experiment import EINSQL, Experiment
 from benchmarks.evaluation.run import complete
 from benchmarks.evaluation.statistics import Verdict
 from benchmarks.evaluation.worker import experiment
-from benchmarks.report import BAR, duration, write_between
+from benchmarks.measure import Estimate
+from benchmarks.report import BAR, duration, ratio_text, write_between
 from einsql.core.units import data_size
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "evaluation.md"
@@ -184,11 +185,15 @@ def _time(name: str, case: Json, verdict: Verdict) -> str:
     cell = duration(median(entry["seconds"]))
     if name in verdict.ratios:
         r = verdict.ratios[name]
-        cell += f", {r.value:.3g}× [{r.low:.3g}, {r.high:.3g}]"
+        cell += f", {_interval(r)}"
     elif name in case["bounds"]:
         r = statistics.ratio(entry["seconds"], case["contestants"][EINSQL]["seconds"])
-        cell += f", {r.value:.3g}×, a bound"
+        cell += f", {ratio_text(r.value)}×, a bound"
     return cell
+
+
+def _interval(of: Estimate) -> str:
+    return f"{ratio_text(of.value)}× [{ratio_text(of.low)}, {ratio_text(of.high)}]"
 
 
 def _winner(verdict: Verdict) -> str:
@@ -213,7 +218,7 @@ def _scaling(of: Experiment, found: Json) -> Iterator[str]:
                 cells.append("")
                 continue
             r = statistics.ratio(*seconds)
-            cells.append(f"{r.value:.3g}× [{r.low:.3g}, {r.high:.3g}]")
+            cells.append(_interval(r))
         rows.append([line.name, *cells])
     yield f"The time of {of.scaling[0].slow} over that of:"
     yield _markdown(["", *columns], rows)
