@@ -8,6 +8,7 @@ from functools import reduce
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
+from einsql.core.unknowns import computed
 from einsql.ir.einsum.graph import (
     TRUE,
     Call,
@@ -332,13 +333,19 @@ def _chain(t: _Terms, found: list[Expr]) -> Expr:
 
 def shortest_path(parts: Sequence[frozenset[str]], node: EinSum) -> Path:
     """The parts to join in each step: opt_einsum's path with few operations, improved."""
-    from opt_einsum import paths  # 60 ms, and few statements join three operands
-
-    sizes = {a.label: max(1, a.extent) for a in node.axes}
-    path = list(paths.auto(list(parts), frozenset(node.keys), sizes, None))
+    labels, keys = [a.label for a in node.axes], node.keys
     orders = {frozenset(o.labels): o.labels for o in node.operands}
     ordered = [orders.get(part, part) for part in parts]
-    return improved(path, ordered, node.keys, sizes, WRITTEN if _is_by_blas(node) else GENERATED)
+    written = WRITTEN if _is_by_blas(node) else GENERATED
+
+    def search(*extents: int) -> Path:
+        from opt_einsum import paths  # 60 ms, and few statements join three operands
+
+        sizes = {x: max(1, extent) for x, extent in zip(labels, extents, strict=True)}
+        path = list(paths.auto(list(parts), frozenset(keys), sizes, None))
+        return improved(path, ordered, keys, sizes, written)
+
+    return computed(search, *(a.extent for a in node.axes))
 
 
 def _is_by_blas(node: EinSum) -> bool:
