@@ -27,7 +27,7 @@ def computed(function: Callable[..., T], *numbers: Any) -> T:
     """Calls a function of numbers without effects; the result is unknown if an argument is.
 
     Args:
-        function: Returns a number, a boolean or None.
+        function: Returns a number, or another value that becomes a condition.
         numbers: The arguments.
     """
     for number in numbers:
@@ -77,7 +77,7 @@ class Recorder:
     def call(self, function: Callable[..., Any], numbers: Sequence[Any]) -> Any:
         """Returns the result of a function of numbers, some of them unknowns.
 
-        A boolean, None, zero and a float that is not finite are conditions; others are unknowns.
+        Zero, a float that is not finite and what is no number are conditions; others are unknowns.
         """
         slots = tuple(map(self._slot, numbers))
         called = function(*(self._values[s] for s in slots))

@@ -24,6 +24,7 @@ from einsql.sql.scope.relation import Column, Relation
 from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.host_arrays import array_relation, is_sparse
 from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import Relation as Stored
 
 if TYPE_CHECKING:
     from einsql.planner import plan_files
@@ -35,6 +36,8 @@ else:  # imported for plan files only
 Form = tuple[tuple[int, ...], DType, bool]
 """An operand's shape and type, and whether it is stored sparsely."""
 Index = tuple[int | slice, ...]
+_PLAIN = frozenset(t.numpy for t in DType if t is not DType.BFLOAT16)
+"""The types of arrays that are read as they are. The one of BFLOAT16 equals that of uint16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,12 @@ class EinsumPlan:
 
     Attributes:
         plan: The plan over operands without stretched axes.
+        names: The name of each operand in the plan.
         indices: The index of each operand that drops its stretched axes; None without such axes.
     """
 
     plan: Plan
+    names: tuple[str, ...]
     indices: tuple[Index | None, ...]
 
 
@@ -82,30 +87,58 @@ def run_einsum(
 
 
 def _evaluate(ctx: Context, text: str, operands: Sequence[object], algebra: Algebra) -> np.ndarray:
-    relations = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
-    forms = tuple((h.schema.shape, h.schema.values[0].dtype, h.fields.is_sparse) for h in relations)
+    known = [_operand(a) for a in operands]
     is_users = algebra.function is not None or algebra.aggregate is not None
     version = ctx.store.names if is_users else 0
     by = algebra.combine, algebra.reduce, version
-    key = ("einsum", text, by, forms, ctx.settings.float_math, ctx.settings.jit)
+    kinds = tuple(kind for kind, _ in known)
+    key = ("einsum", text, by, kinds, ctx.settings.float_math, ctx.settings.jit)
     planned = ctx.plans.get(key)
     if not isinstance(planned, EinsumPlan):
-        planned = _plan(ctx, text, forms, algebra)
+        planned = _plan(ctx, text, [_form(a) for a in operands], algebra)
         ctx.plans.put(key, planned)
     inputs: dict[str, Fields] = {}
-    for n, (relation, index) in enumerate(zip(relations, planned.indices, strict=True)):
-        fields = relation.fields
-        inputs[f"x{n}"] = fields if index is None else LocalFields({"val": fields["val"][index]})
+    for name, (_, fields), index in zip(planned.names, known, planned.indices, strict=True):
+        inputs[name] = fields if index is None else LocalFields({"val": fields["val"][index]})
     plan = planned.plan
     (root,) = plan.program.run(inputs, ctx.tick)
     result = loaded(np.asarray(root["val"]), plan.schema.dtype("val"))
     for flag in (PRESENT, valid("val")):
-        known = root.get(flag)
-        if known is not None and not known.all():
+        mask = root.get(flag)
+        if mask is not None and not mask.all():
             empty = algebra.empty(plan.schema.dtype("val"))
-            result = np.where(known, result, empty).astype(result.dtype, copy=False)
-    shared = any(np.may_share_memory(result, i["val"]) for i in inputs.values() if not i.is_sparse)
+            result = np.where(mask, result, empty).astype(result.dtype, copy=False)
+    shared = any(
+        np.may_share_memory(result, inputs[name]["val"])
+        for name in plan.program.aliased_inputs
+        if not inputs[name].is_sparse
+    )
     return result if result.flags.writeable and not shared else result.copy()
+
+
+def _operand(array: object) -> tuple[object, Fields]:
+    """The part of a plan's key for an operand, and the operand's fields.
+
+    Raises:
+        InterfaceError: The operand is no array.
+    """
+    if type(array) is np.ndarray and array.dtype in _PLAIN:
+        return (array.shape, array.dtype), LocalFields({"val": array})
+    relation = _relation(array)
+    return _form_of(relation), relation.fields
+
+
+def _relation(array: object) -> Stored:
+    return array_relation(array, fill=0 if is_sparse(array) else None)
+
+
+def _form(array: object) -> Form:
+    return _form_of(_relation(array))
+
+
+def _form_of(relation: Stored) -> Form:
+    schema = relation.schema
+    return schema.shape, schema.values[0].dtype, relation.fields.is_sparse
 
 
 def _plan(ctx: Context, text: str, forms: Sequence[Form], algebra: Algebra) -> EinsumPlan:
@@ -138,4 +171,5 @@ def _plan(ctx: Context, text: str, forms: Sequence[Form], algebra: Algebra) -> E
         ctx.store, ctx.settings, ctx.in_scope, ctx.tick, BoundParameters(), memory=ctx.memory
     )
     ctx.plans.planned += 1
-    return EinsumPlan(make_plan(relation, catalog, []), tuple(indices))
+    names = tuple(f"x{n}" for n in range(len(forms)))
+    return EinsumPlan(make_plan(relation, catalog, []), names, tuple(indices))

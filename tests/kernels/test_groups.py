@@ -247,6 +247,21 @@ def test_a_product_runs_with_what_uses_its_elements_unless_sums_are_long(
     _same(con, sql)
 
 
+@pytest.mark.parametrize(("deep", "grouped"), [(find.DEEPEST_MAP, True), (32, False)])
+def test_products_only_are_left_to_blas_unless_they_are_short(
+    con: einsql.Connection, deep: int, grouped: bool
+) -> None:
+    for table, dims in (("a", "sd"), ("c", "td"), ("w", "stu")):
+        shape = tuple({"s": ROWS, "t": INNER, "d": deep, "u": 4}[x] for x in dims)
+        con.register(table, np.ones(shape, np.float32), dims=tuple(dims))
+    sql = (
+        "SELECT s, u, SUM(a.val * c.val * w.val) AS val FROM a JOIN c USING (d) "
+        "JOIN w USING (s, t) GROUP BY s, u"
+    )
+    assert any("  group  " in line for line in _steps(con, sql)) is grouped
+    _same(con, sql)
+
+
 def test_a_map_of_a_long_product_runs_in_the_group_that_computes_it(
     con: einsql.Connection,
 ) -> None:

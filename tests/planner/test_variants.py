@@ -341,6 +341,20 @@ def test_another_extent_takes_no_plan(con: einsql.Connection, sql: str) -> None:
     assert plans == [1, 0, 0, 0, 0, 0]
 
 
+def test_an_extent_that_changes_the_order_of_a_join_is_planned(con: einsql.Connection) -> None:
+    sql = (
+        "SELECT a.t, c.d AS e, SUM(a.val * b.val * c.val) AS val FROM x AS a "
+        "JOIN x AS b USING (d) JOIN x AS c ON c.t = b.t GROUP BY a.t, c.d"
+    )
+    plans = []
+    for t in (8, 9, 30, 300):
+        give(con, (t, 16))
+        before = con.planner_calls
+        con.execute(sql)
+        plans.append(con.planner_calls - before)
+    assert plans == [1, 0, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("value", "other", "work"),
     [

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.core.schema import DType
 
 TYPES = {"int16": "INTEGER", "uint8": "INTEGER", "uint16": "INTEGER", "uint32": "BIGINT",
          "uint64": "BIGINT"}  # fmt: skip
@@ -91,3 +92,13 @@ def test_a_value_of_a_file_that_does_not_fit(
     save(path, np.array([[1, 2], [3, 2**63]], np.uint64))
     with pytest.raises(einsql.DataError, match=r"9223372036854775808 at \(1, 1\)"):
         con.execute(f"SELECT SUM(val) FROM '{path}'").fetchall()
+
+
+def test_einsum_tells_types_apart_that_numpy_compares_as_equal() -> None:
+    whole = np.arange(1, 5, dtype=np.uint16)
+    short = (whole.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    bfloat16 = short.view(DType.BFLOAT16.numpy)
+    swapped = whole.astype(np.dtype(np.float32).newbyteorder())
+    for array, dtype in ((whole, "int64"), (bfloat16, "float32"), (swapped, "float32")) * 2:
+        total = einsql.einsum("i,i->", array, array)
+        assert (total.dtype.name, float(total)) == (dtype, 30.0)

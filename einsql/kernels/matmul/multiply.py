@@ -5,7 +5,7 @@ within a product, which takes 8 to 25 % longer, and many times longer if a core 
 Afterwards they spin for a tenth of a second on cores that the next kernel needs.
 
 Two kinds of products use BLAS's threads: large products, because the threads share packed
-panels, and single products of less than a millisecond while no other kernel runs, because
+panels, and single products of 30 µs to a millisecond while no other kernel runs, because
 spinning threads start sooner than sleeping ones. If products follow each other, the threads of
 `thread_team` spin, too, and take each other's pieces where a core is busy.
 """
@@ -170,7 +170,7 @@ class Plan(ProductViews):
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
             # Each matrix of a stack separately.
             return self._at_hand(self.numpy_call) if stack > 1 and self.vectors else self.numpy_call
-        if own or thread_pool.threads() == 1:
+        if own or thread_pool.threads() == 1 or self.work.seconds < thread_team.LEAST:
             return by_us
         by_blas = self._by_blas()
         if self.work.seconds >= LARGE:

@@ -172,7 +172,8 @@ class Read:
     def whole(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The transposition and shape with which `matrices` returns the complete operand.
 
-        The operand is read in place.
+        An operand that is copied has C order after the transposition. A flipped one is then
+        transposed.
         """
         batch_axes = sum(self.batch)
         sizes, rest = iter(self.shape[:batch_axes]), self.shape[batch_axes:]

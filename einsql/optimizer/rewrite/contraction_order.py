@@ -8,6 +8,7 @@ from functools import reduce
 
 from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
+from einsql.core.unknowns import computed
 from einsql.ir.einsum.graph import (
     TRUE,
     Call,
@@ -28,11 +29,9 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.graph_rewriting import hint_over, renumber
 from einsql.ir.einsum.intervals import bounds_of, can_raise, fits, interval
 from einsql.ir.functions import REDUCTIONS, Interval
+from einsql.optimizer.rewrite.contraction_tree import GENERATED, WRITTEN, Path, improved
 from einsql.optimizer.rewrite.node_properties import distributed
 from einsql.optimizer.rewrite.rules import Rule
-
-Path = list[tuple[int, ...]]
-"""The parts to join in each step. A step removes its parts, and adds their join at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def factor_order(node: EinSum, choose: Choose | None = None) -> EinSum:
     """Splits a reduction of a product of three or more operands into binary steps.
 
     Every output must be ⊕ of a chain of a ⊗ that distributes over it, each factor reading
-    one operand. The order is opt_einsum's for the label extents, or `choose`'s. A condition is
+    one operand. The order is `shortest_path`'s for the label extents, or `choose`'s. A condition is
     applied in the first step that has all labels and values it reads; the result of that step
     then has PRESENT.
 
@@ -333,11 +332,27 @@ def _chain(t: _Terms, found: list[Expr]) -> Expr:
 
 
 def shortest_path(parts: Sequence[frozenset[str]], node: EinSum) -> Path:
-    """The parts to join in each step, in opt_einsum's numbers: the path with few operations."""
-    from opt_einsum import paths  # 60 ms, and few statements join three operands
+    """The parts to join in each step: opt_einsum's path with few operations, improved."""
+    labels, keys = [a.label for a in node.axes], node.keys
+    orders = {frozenset(o.labels): o.labels for o in node.operands}
+    ordered = [orders.get(part, part) for part in parts]
+    written = WRITTEN if _is_by_blas(node) else GENERATED
 
-    sizes = {a.label: max(1, a.extent) for a in node.axes}
-    return list(paths.auto(list(parts), frozenset(node.keys), sizes, None))
+    def search(*extents: int) -> Path:
+        from opt_einsum import paths  # 60 ms, and few statements join three operands
+
+        sizes = {x: max(1, extent) for x, extent in zip(labels, extents, strict=True)}
+        path = list(paths.auto(list(parts), frozenset(keys), sizes, None))
+        return improved(path, ordered, keys, sizes, written)
+
+    return computed(search, *(a.extent for a in node.axes))
+
+
+def _is_by_blas(node: EinSum) -> bool:
+    """True if BLAS computes the steps: float sums of products."""
+    return all(
+        o.name == PRESENT or (o.dtype.is_float and o.reduction == "sum") for o in node.outputs
+    )
 
 
 FACTOR_ORDER = Rule(

@@ -98,7 +98,8 @@ def _ordered(node: EinSum, wanted: tuple[str, ...], reduced: set[str]) -> tuple[
     """The keys of a node in the order of its memory.
 
     They follow the operand with most keys. Where no operand has all keys, as in a product, keys
-    that all such operands have come first, and keys that readers reduce last. A key of another
+    that all such operands have come first, and keys that readers reduce last. The former come last
+    in a product without a sum, if the last label of all operands is the same. A key of another
     operand takes the place of the label that both reduce. If operands have no keys in common, a
     product is as fast in any order: that of the result is taken, if it is known.
 
@@ -129,9 +130,11 @@ def _ordered(node: EinSum, wanted: tuple[str, ...], reduced: set[str]) -> tuple[
     if wanted and not shared and all(a.define is None for a in node.axes):
         return wanted
 
+    in_line = node.is_elementwise and len({other[-1] for other in lies}) == 1
+
     def place(key: str) -> tuple[bool, bool, tuple[int, int, int]]:
         label = below[key]
-        return label not in shared, key in reduced, _position(label, main, lies)
+        return (label in shared) is in_line, key in reduced, _position(label, main, lies)
 
     return tuple(sorted(node.keys, key=place))
 

@@ -14,7 +14,8 @@ from itertools import combinations
 from math import prod
 
 from einsql.ir.einsum.graph import EinSum
-from einsql.optimizer.rewrite.contraction_order import Path, shortest_path
+from einsql.optimizer.rewrite.contraction_order import shortest_path
+from einsql.optimizer.rewrite.contraction_tree import Path
 
 FEW = 5
 """The maximum of tensors whose orders are enumerated."""
