@@ -262,6 +262,22 @@ def test_a_product_runs_with_what_uses_its_elements_unless_sums_are_long(
     _same(con, sql)
 
 
+@pytest.mark.parametrize(
+    ("con", "wide"), [(F, 17), (F, 24), (F, 25), (D, 9), (D, 12)], indirect=["con"]
+)
+def test_last_columns_of_a_product_may_fill_one_register(con: einsql.Connection, wide: int) -> None:
+    rng, dtype = np.random.default_rng(wide), _dtype(con)
+    for name, dims, shape in (("x", "st", (ROWS, INNER)), ("c", "tw", (INNER, wide))):
+        con.register(name, rng.integers(-4, 5, shape).astype(dtype), dims=tuple(dims))
+    con.register("d", rng.integers(-4, 5, (ROWS, wide)).astype(dtype), dims=("s", "w"))
+    sql = (
+        "WITH p AS (SELECT s, w, SUM(x.val * c.val) AS val FROM x JOIN c USING (t) GROUP BY s, w) "
+        "SELECT s, w, p.val - d.val AS val FROM p JOIN d USING (s, w)"
+    )
+    assert any("  group  " in line for line in _steps(con, sql))
+    _same(con, sql)
+
+
 def test_a_map_of_a_long_product_runs_in_the_group_that_computes_it(
     con: einsql.Connection,
 ) -> None:
