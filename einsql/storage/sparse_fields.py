@@ -97,15 +97,25 @@ class SparseFields(RemoteFields, Sparse):
 
     def taken(self, name: str | None = None) -> Compressed:
         """Returns the present stored elements of a field, by default of the first one."""
-        matrix = self.matrix
         if self.owner is None:
-            return matrix if name in (None, self.name) else matrix.of(self._more[str(name)])
+            same = name in (None, self.name)
+            return self.matrix if same else self.matrix.of(self._more[str(name)])
+        return self.present().checked()
+
+    def with_checked_rows(self, name: str | None = None) -> Compressed:
+        """See `Sparse.with_checked_rows`."""
+        return self.taken(name) if self.owner is None else self.present().with_checked_rows()
+
+    def present(self) -> Compressed:
+        """Returns the arrays of the owner, whose shape and type are checked."""
+        assert self.owner is not None
+        matrix = self.matrix
         shape = self.owner.shape[::-1] if self.turned else self.owner.shape
         if tuple(shape) != self.stored_extents:
             raise changed("it has another shape")
         if matrix.values.dtype != self.dtype:
             raise changed(f"its dtype is {matrix.values.dtype}, not {self.dtype}")
-        return matrix.checked()
+        return matrix
 
     def constant(self) -> SparseFields:
         """Returns the present elements as fields that do not change with the caller's matrix."""

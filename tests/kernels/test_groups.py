@@ -39,6 +39,11 @@ va AS (SELECT s, AVG((x.val - mu.val) * (x.val - mu.val)) AS val
 SELECT s, t, (x.val - mu.val) / SQRT(va.val + 1e-5) * g.val + b.val AS val
 FROM x JOIN mu USING (s) JOIN va USING (s) JOIN g USING (t) JOIN b USING (t)
 """
+DISTANCES = """
+WITH a AS (SELECT s, t, x.val - g.val AS val FROM x JOIN g USING (t)),
+p AS (SELECT a.s, m.u, SUM(a.val * m.val) AS val FROM a JOIN m USING (t) GROUP BY a.s, m.u),
+l AS (SELECT p.s, SUM(p.val * a.val) AS val FROM p JOIN a ON p.s = a.s AND p.u = a.t GROUP BY p.s)
+"""
 STATEMENTS = {
     "softmax": SOFTMAX.format(keys="s", x="x") + "SELECT s, t, val FROM p",
     "softmax of columns": "WITH x AS (SELECT t AS s, s AS t, val FROM y),"
@@ -65,6 +70,9 @@ FROM p JOIN x USING (s, t)""",
 (SELECT q.s, v.t, SUM(q.val * v.val) AS val FROM q JOIN v USING (h, d)
  WHERE q.h = 1 GROUP BY q.s, v.t)
 SELECT t, s, GREATEST(p.val, x.val) AS val, p.val AS p FROM p JOIN x USING (s, t)""",
+    "distances": DISTANCES + "SELECT s, val FROM l",
+    "distances and sums of columns": DISTANCES + "SELECT l.s, l.val + c.val AS val FROM l JOIN "
+    "(SELECT t, SUM(val) AS val FROM a GROUP BY t) c ON l.s = c.t",
     "attention": ATTENTION.format(where="") + VALUES,
     "causal attention": ATTENTION.format(where="WHERE t <= s") + VALUES,
     "window attention": ATTENTION.format(where="WHERE t <= s AND t > s - 5") + VALUES,
@@ -86,6 +94,7 @@ TYPES: dict[str, list[type]] = {
     "softmax": [F, D], "softmax of columns": [D], "softmax that is read twice": [F],
     "product with a mask": [F, D], "product of columns with a mask": [F],
     "cross-entropy": [D], "windows": [F, D], "layer norm": [F], "extremes": [D],
+    "distances": [F, D], "distances and sums of columns": [F],
     "attention": [F], "causal attention": [F, D], "window attention": [F],
     "attention to what follows": [D], "attention with empty rows": [F],
     "attention by parity": [D], "weights": [D], "weights and values": [F],
@@ -110,9 +119,9 @@ def con(
         array = rng.standard_normal(tuple(extents[d] for d in dims)).astype(dtype)
         con.register(name, array, dims=dims)
 
-    extents = {"s": ROWS, "t": INNER, "h": HEADS, "d": DEPTH}
+    extents = {"s": ROWS, "t": INNER, "u": INNER, "h": HEADS, "d": DEPTH}
     for name, dims in {
-        "x": "st", "y": "st", "g": "t", "b": "t", "q": "hsd", "k": "htd", "v": "htd",
+        "x": "st", "y": "st", "m": "tu", "g": "t", "b": "t", "q": "hsd", "k": "htd", "v": "htd",
     }.items():  # fmt: skip
         register(name, *dims, **extents)
     con.register("picked", rng.integers(0, INNER, ROWS), dims=("s",))
@@ -183,6 +192,12 @@ def test_nodes_run_together_as_one_by_one(con: einsql.Connection, name: str) -> 
     sql = STATEMENTS[name]
     assert any("  group  " in line for line in _steps(con, sql)) or name in SINGLE
     _same(con, sql)
+
+
+def test_a_map_that_two_nodes_read_by_their_own_keys_is_not_stored(con: einsql.Connection) -> None:
+    """x - g is a row of the product, and a value for each of the product's columns."""
+    first = _steps(con, STATEMENTS["distances"])[0]
+    assert first.split()[:2] == ["r0..r2", "group"]
 
 
 @BOTH
@@ -259,6 +274,22 @@ def test_products_only_are_left_to_blas_unless_they_are_short(
         "JOIN w USING (s, t) GROUP BY s, u"
     )
     assert any("  group  " in line for line in _steps(con, sql)) is grouped
+    _same(con, sql)
+
+
+@pytest.mark.parametrize(
+    ("con", "wide"), [(F, 17), (F, 24), (F, 25), (D, 9), (D, 12)], indirect=["con"]
+)
+def test_last_columns_of_a_product_may_fill_one_register(con: einsql.Connection, wide: int) -> None:
+    rng, dtype = np.random.default_rng(wide), _dtype(con)
+    for name, dims, shape in (("x", "st", (ROWS, INNER)), ("c", "tw", (INNER, wide))):
+        con.register(name, rng.integers(-4, 5, shape).astype(dtype), dims=tuple(dims))
+    con.register("d", rng.integers(-4, 5, (ROWS, wide)).astype(dtype), dims=("s", "w"))
+    sql = (
+        "WITH p AS (SELECT s, w, SUM(x.val * c.val) AS val FROM x JOIN c USING (t) GROUP BY s, w) "
+        "SELECT s, w, p.val - d.val AS val FROM p JOIN d USING (s, w)"
+    )
+    assert any("  group  " in line for line in _steps(con, sql))
     _same(con, sql)
 
 

@@ -159,6 +159,35 @@ def test_an_owner_may_change_the_elements() -> None:
     assert after == [(j, n, 2.0) for j, n in enumerate(counts.tolist()) if n]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT m.i, SUM(m.val * v.val) AS s FROM m JOIN v USING (j) GROUP BY m.i",
+        "SELECT m.i, SUM(m.val * v.val) AS s FROM m JOIN v USING (j) WHERE m.j < 5 GROUP BY m.i",
+        "SELECT m.i, v.k, SUM(m.val * v.val) AS s FROM m JOIN v USING (j) GROUP BY m.i, v.k",
+        "SELECT m.j, MAX(m.val * 2) AS s FROM m GROUP BY m.j",
+    ],
+    ids=["verified by loops", "part of the columns", "rows of sums", "scattered"],
+)
+def test_columns_that_an_owner_moves_outside_are_refused(sql: str) -> None:
+    """Compiled loops verify the columns that they read, or these are verified before."""
+    m = matrix().tocsr()
+    con = einsql.connect()
+    con.execute("SET jit = 'wait'")
+    con.register("m", m, dims=("i", "j"))
+    m.data[:] = np.arange(m.nnz)
+    keys = ("j", "k") if "v.k" in sql else ("j",)
+    con.register("v", np.ones((COLUMNS, 3)[: len(keys)]), dims=keys)
+    before = con.execute(sql).fetchall()
+    kept = m.indices.copy()
+    for at, column in ((0, COLUMNS), (-1, -1), (m.nnz // 2, 2**31 - 1), (1, -(2**31))):
+        m.indices[at] = column
+        with pytest.raises(einsql.InterfaceError, match="changed since it was registered"):
+            con.execute(sql)
+        m.indices[:] = kept
+    assert con.execute(sql).fetchall() == before
+
+
 def test_the_memory_limit_holds_for_products() -> None:
     """The elements of a product are counted before they are computed."""
     n, each = 1000, 30

@@ -155,4 +155,9 @@ EXPERIMENT = Experiment(
     ),
     inputs=inputs,
     reference=reference,
+    reasons={
+        "": "The product takes nearly all of the time. Computing x − q within the group saved 0.13 "
+        "of the processor time, and tiles without empty registers 0.03. For 100,000 × 100, einsql "
+        "and JAX then take 29 ms of it each, and OpenBLAS takes 34 ms for the product alone.",
+    },
 )

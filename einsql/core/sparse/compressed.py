@@ -21,6 +21,8 @@ from einsql.core.sparse.numbering import (
 from einsql.core.sparse.selection import selected
 from einsql.errors import InterfaceError
 
+OUTSIDE = "rows or columns lie outside of it"
+"""How the owner has changed a matrix that has numbers of elements or columns beyond its own."""
 FEW = 16
 """Stored elements for each position from which a binary search in rows is faster than a search in
 the positions of all elements, which takes 20 ms for 10 of 5 M elements to compute them."""
@@ -131,6 +133,20 @@ class Compressed:
         Raises:
             InterfaceError: The starts of the rows decrease, or a column is outside of the matrix.
         """
+        matrix = self.with_checked_rows()
+        columns = matrix.columns
+        # One pass suffices: a negative number becomes a very large unsigned one.
+        unsigned = columns.view(columns.dtype.str.replace("i", "u"))
+        if len(columns) and int(unsigned.max()) >= self.shape[1]:
+            raise changed(OUTSIDE)
+        return matrix
+
+    def with_checked_rows(self) -> Compressed:
+        """The matrix as of `checked`, whose columns may be outside of the matrix.
+
+        Raises:
+            InterfaceError: The starts of the rows decrease, or are outside of the elements.
+        """
         starts, end = self.starts, int(self.starts[-1])
         if (
             len(starts) != self.shape[0] + 1
@@ -140,14 +156,9 @@ class Compressed:
             raise changed("its rows lie outside its elements")
         if (starts[1:] < starts[:-1]).any():
             raise changed("its rows do not follow each other")
-        columns = self.columns[:end]
-        # One pass suffices: a negative number becomes a very large unsigned one.
-        unsigned = columns.view(columns.dtype.str.replace("i", "u"))
-        if end and int(unsigned.max()) >= self.shape[1]:
-            raise changed(f"columns lie outside its {self.shape[1]:,}")
         if end == len(self.columns) == len(self.values):
             return self
-        return Compressed(self.extents, starts, columns, self.values[:end])
+        return Compressed(self.extents, starts, self.columns[:end], self.values[:end])
 
     def copied(self) -> Compressed:
         """A copy of all arrays, with indices of the smallest type."""

@@ -100,6 +100,19 @@ class Sparse:
             InterfaceError: The owner of the arrays has made the structure invalid.
         """
 
+    def with_checked_rows(self, name: str | None = None) -> Compressed:
+        """The current stored elements as of `taken`, whose columns may be outside of the matrix.
+
+        Its reader checks each column that it reads.
+
+        Args:
+            name: The value; None for the first one.
+
+        Raises:
+            InterfaceError: The owner of the arrays has made the rows invalid.
+        """
+        return self.taken(name)
+
     @abstractmethod
     def narrowed(self, spans: Sequence[slice]) -> Mapping[str, np.ndarray]:
         """The fields over a part of the keys, which are sparse as well.

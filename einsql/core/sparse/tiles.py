@@ -100,6 +100,8 @@ def renamed_tile(
     if few is None:
         return {new: fields[old] for new, old in names.items()}
     values = {new: few.values_by_name[old] for new, old in names.items() if old != PRESENT}
+    if values.keys() == few.values_by_name.keys() and all(a == b for a, b in names.items()):
+        return few  # kernels keep their arrangement of the object
     fills = few.fills
     if fills is not None:
         fills = {new: fills[old] for new, old in names.items() if old != PRESENT}

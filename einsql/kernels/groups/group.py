@@ -46,10 +46,11 @@ class Group:
         self._run: Tier[list[dict[str, np.ndarray]]] = self._run_compiled
         if plain is not None:
             self._run = Tiered(self._run_compiled, lambda: self._singly(plain))
-        self.nodes: tuple[EinSum, ...] = plan.nodes
-        self.results = tuple(n for n, m in zip(plan.nodes, plan.members, strict=True) if m.visible)
-        inside = {id(n) for n in plan.nodes}
-        outside = {id(o.source): o.source for n in plan.nodes for o in n.operands}
+        self.nodes: tuple[EinSum, ...] = tuple(n for n in plan.origins if n is not None)
+        pairs = zip(plan.origins, plan.members, strict=True)
+        self.results = tuple(n for n, m in pairs if n is not None and m.visible)
+        inside = {id(n) for n in self.nodes}
+        outside = {id(o.source): o.source for n in self.nodes for o in n.operands}
         self.sources: tuple[Node, ...] = tuple(s for k, s in outside.items() if k not in inside)
         self._compile = compile_node
         self._shown = [
@@ -121,6 +122,7 @@ class Group:
     def _singly(self, compile_node: Compile) -> Tier[list[dict[str, np.ndarray]]]:
         """Returns a function that runs the nodes one by one."""
         runners = [compile_node(n).run for n in self.nodes]
+        shown = {id(n) for n in self.results}
 
         def run(operands: Sequence[Arrays], tick: Tick) -> list[dict[str, np.ndarray]]:
             fields_of: dict[int, Arrays] = {
@@ -130,7 +132,7 @@ class Group:
             for at, (node, runner) in enumerate(zip(self.nodes, runners, strict=True)):
                 sources = [fields_of[id(o.source)] for o in node.operands]
                 fields = fields_of[id(node)] = runner(sources, share(tick, at, len(runners)))
-                if self.plan.members[at].visible:
+                if id(node) in shown:
                     results.append(dict(fields))
             return results
 
@@ -167,7 +169,7 @@ class Group:
         kernel = driver.kernel
         if kernel is None:
             kernel = driver.kernel = compile_cache.load(driver.source, tick)
-        nodes, seconds = len(self.nodes), self._work * OPERATION
+        nodes, seconds = len(self.plan.nodes), self._work * OPERATION
         threads = thread_team.at_hand(seconds)
         if threads == 1 and seconds < thread_team.WAKE:
             place = _Place(driver.scratch, nodes)

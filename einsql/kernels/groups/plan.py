@@ -12,6 +12,7 @@ from einsql.ir.einsum.graph import EinSum, exprs
 from einsql.ir.einsum.partial_states import merges
 from einsql.ir.functions.python_functions import shown_name
 from einsql.kernels.groups.classes import Classes, classify
+from einsql.kernels.groups.copies import with_copies
 from einsql.kernels.groups.members import Member, is_product, members
 from einsql.kernels.groups.orders import nearest, orders
 from einsql.kernels.groups.weights import (
@@ -95,7 +96,8 @@ class Plan:
     """Nodes that run together.
 
     Attributes:
-        nodes: The nodes of the graph, producers first.
+        nodes: The nodes that the group computes, producers first.
+        origins: For each of them the node of the graph that has its values; None for a copy.
         members: The member of each node, at the same index.
         classes: The classes of the labels; the last class of the rows is cut into blocks.
         stages: The numbers of the nodes of each stage: a product, or loops that run strip by
@@ -109,6 +111,7 @@ class Plan:
     """
 
     nodes: tuple[EinSum, ...]
+    origins: tuple[EinSum | None, ...]
     members: tuple[Member, ...]
     classes: Classes
     stages: tuple[tuple[int, ...], ...]
@@ -158,7 +161,14 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
     functions = opaque_functions(*nodes)
     if functions:
         return f"{shown_name(functions[0])} is a Python function"
+    origins: Sequence[EinSum | None] = nodes
     classes = classify(nodes)
+    if classes is None:
+        computed = with_copies(nodes)
+        shown = {id(n) for n, seen in zip(nodes, visible, strict=True) if seen}
+        nodes, origins = [n for n, _ in computed], [origin for _, origin in computed]
+        visible = [id(origin) in shown for origin in origins]
+        classes = classify(nodes)
     if classes is None:
         return "a result is read by other keys than it is written"
     extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
@@ -180,7 +190,9 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | str:
                     plan = _sized(nodes, group, ordered)
                     if plan is None:
                         return "a block of rows exceeds the cache"
-                    return NARROW if _is_narrow(plan, memory) else plan
+                    if _is_narrow(plan, memory):
+                        return NARROW
+                    return replace(plan, origins=tuple(origins))
     return "no order of keys suits all of them" if blocks else "no key is common to all of them"
 
 
@@ -306,6 +318,7 @@ def _laid_out(
         buffers.append(None if own else _buffer(m, classes.rows, held_rows, crossing[at]))
     return Plan(
         nodes=tuple(nodes),
+        origins=tuple(nodes),
         members=tuple(group),
         classes=classes,
         stages=stages,

@@ -18,7 +18,7 @@ from einsql.core.bfloat16 import stored
 from einsql.core.buffer_pool import empty
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.errors import DataError
+from einsql.errors import DataError, Error
 from einsql.ir.einsum.graph import Const, EinSum, Output
 from einsql.ir.einsum.states import has_states, owners, state_of
 from einsql.ir.functions import REDUCTIONS, SCALARS
@@ -176,7 +176,7 @@ class Loops:
                 self.far = self.with_far()
             return self.far.run(operands, tick, parts)
         if failed:
-            raise first_error(reasons, failed)
+            raise self.error(reasons, failed)
         return {o.name: self._finish(n, o, results) for n, o in enumerate(node.outputs)}
 
     def call(
@@ -284,6 +284,10 @@ class Loops:
         """Creates loops that make no assumption about angles and divisors."""
         return Loops(self.node, self.nest, near=False, boxes=self.partition)
 
+    def error(self, reasons: Sequence[str], bits: int) -> Error:
+        """The error for the bits that a kernel returned."""
+        return first_error(reasons, bits)
+
     def _argument(self, p: Argument, strides: list[dict[str, int]]) -> int:
         return strides[p.array][p.label] if p.role is Role.STRIDE else p.of_node(self.node)
 
@@ -336,13 +340,13 @@ class Table:
     """Independent boxes of a kernel whose calls are short.
 
     Args:
-        boxes: The slice of each box, and its ends as `ends_of` returns them.
+        boxes: The slice of each box, and the box or its ends as `ends_of` returns them.
         seconds: Estimated seconds of all boxes on one thread.
     """
 
-    def __init__(self, boxes: Sequence[tuple[int, np.ndarray]], seconds: float) -> None:
+    def __init__(self, boxes: Sequence[tuple[int, Box | np.ndarray]], seconds: float) -> None:
         self.seconds = seconds
-        self.ends = np.array([ends for _, ends in boxes])
+        self.ends = np.array([ends for _, ends in boxes], np.int64).reshape(len(boxes), -1)
         parts = np.array([part for part, _ in boxes])
         self.parts = parts[:, None] if parts.any() else None
 

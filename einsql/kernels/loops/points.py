@@ -122,8 +122,15 @@ class Points(Builder):
             self.leave_gaps(loop)
             lo, hi = (self.param(role, label.name) for role in (Role.LO, Role.HI))
             more = " + 1" if (term.fn == "lt") is rises else ""
+            axis = self.node.axis(label.name)
+            is_within = fits(interval(edge, self.bounds), axis.lo, axis.hi)
             with self.outside(outer):
-                end = f"min(max(np.int64({self.value(edge)}), {lo} - 1), {hi}) - {lo}{more}"
+                end = f"np.int64({self.value(edge)})"
+                if not is_within:
+                    end = f"min(max({end}, {lo} - 1), {hi})"
+                elif self.may_change(label.name, edge):
+                    end = self.kept_within(self.temp(end), lo, hi)
+                end = f"{end} - {lo}{more}"
                 n = loop - 1
                 self.emit(
                     f"b{n} = max(p[{2 * n}], {end})"
@@ -155,13 +162,17 @@ class Points(Builder):
             self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
         elif self.may_change(axis.label, define):
             hi = self.param(Role.HI, axis.label)
-            value = self.temp(f"min(max({value}, {lo}), {hi} - 1)")
+            value = self.temp(self.kept_within(value, lo, f"{hi} - 1"))
         self.index[axis.label] = self.temp(f"{value} - {lo}")
         self.level[axis.label] = self.at
         self.names[self.at][Label(axis.label)] = value
 
+    def kept_within(self, value: str, least: str, most: str) -> str:
+        """Source of a value that is within bounds unless the owner of an array changes it."""
+        return f"min(max({value}, {least}), {most})"
+
     def may_change(self, label: str, define: Expr) -> bool:
-        """True if the owner of an array may change a derived label while the kernel runs."""
+        """True if the owner of an array may change a label's value or end while the kernel runs."""
         return bool(operands_of(define))
 
     def skip_unless(self, test: str) -> None:

@@ -83,8 +83,10 @@ def over_elements(
         return None  # the kernel of the best values reads them as elements
     joined = None if node.sparse else find(node)
     if joined is not None and over_stored(node, joined, compile_node) is not None:
-        is_by_vector = len(joined.sides) == 2 and len(node.keys) < 2
-        if not (has_loops and is_by_vector and row_wise(node, driving) is not None):
+        # Sums of all elements read the narrower range of keys, see `Stored.narrowest`.
+        least = 0 if len(joined.sides) == 2 else 1
+        is_by_rows = least <= len(node.keys) < 2
+        if not (has_loops and is_by_rows and row_wise(node, driving) is not None):
             return None
     plan = _Elements(node, driving, compile_node, interpret, has_loops)
     other = cache(otherwise)

@@ -90,6 +90,7 @@ class RouteLoops:
         is_independent: Whether rows have different keys of the result, or different elements.
         slices: The number of running values of each key, for rows that share keys.
         inner: The points for each combination of elements.
+        verifies: Whether the loops report each column outside of an operand that may change.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class RouteLoops:
         self.places: list[str] = []
         self.constant: list[str] = []
         self.element: str | None = None
+        self.verifies = True
         self.ends: list[Operand] = []
         self.first_mark = len(node.operands) + len(route.visits) + 2 * route.computes_keys
         for v, size in zip(route.visits, sizes, strict=False):
@@ -146,10 +148,18 @@ class RouteLoops:
             self.places.append(place)
             self.axes.append(Axis(place, 0, size.stored))
             self.guards += _between(first, Label(place), last)
+            if size.is_constant:
+                self.constant.append(place)
             for label, define in zip(v.columns, _keys_at(column, inner), strict=True):
                 if size.is_constant:
                     self.constant.append(label)
                 self.derived.append(replace(node.axis(label), define=define))
+        if not size.is_constant:
+            self.verifies &= bool(v.columns) and not v.looks_up
+            axes = map(node.axis, v.columns)
+            self.verifies &= all(
+                a.lo <= k.lo and k.hi <= a.hi for a, k in zip(axes, inner, strict=True)
+            )
         if v.number == self.route.target:
             self.element = place
         fields = (*self.read[v.number].values(), Field(COLUMN, column.dtype))
@@ -189,10 +199,11 @@ class RouteLoops:
     def ends_of(self, number: int, label: str, size: Size) -> tuple[Value, Value]:
         """Adds the operand with the ends of rows."""
         axis, kind = self.node.axis(label), _index(size.starts)
+        within = 0, size.stored
         fields = Field(FIRST, kind), Field(LAST, kind)
         schema = Schema((Key("row", axis.lo, axis.hi),), fields)
         self.ends.append(Operand(Input(f"rows {number}", schema), (label,)))
-        return Value(number, FIRST, kind), Value(number, LAST, kind)
+        return Value(number, FIRST, kind, within), Value(number, LAST, kind, within)
 
     def add_product(self, size: Size) -> None:
         """Adds the elements of the product, whose number becomes the result's key."""
@@ -248,6 +259,7 @@ class RouteLoops:
         boxes = Cut(extents, parts, tuple(x in keys for x in nest.loops), 0, self.slices)
         self.extents = extents
         self.strips = nest.mode is Mode.ROW
+        self.verifies &= nest.mode is Mode.REGISTERS
         self.inner = 1
         for x in self.free:
             self.inner *= node.axis(x).extent

@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from einsql.core.records import dataclass
+from einsql.core.sparse.compressed import OUTSIDE, changed
+from einsql.errors import Error
 from einsql.ir.einsum.graph import EinSum, Expr, Value
 from einsql.kernels.loops.codegen import Writer
 from einsql.kernels.loops.expressions import Program, Role
 from einsql.kernels.loops.generated import Loops
 from einsql.kernels.loops.loop_cuts import Cut
-from einsql.kernels.loops.loop_nest import Nest
+from einsql.kernels.loops.loop_nest import Mode, Nest
 from einsql.kernels.loops.states import Cell
 from einsql.kernels.loops.strips import FOLDED
 
@@ -77,6 +79,12 @@ class RowLoops(Loops):
         writer.unchanging = self.unchanging
         return writer.write()
 
+    def error(self, reasons: Sequence[str], bits: int) -> Error:
+        """See `Loops.error`; a changed structure precedes the failures that it causes."""
+        if OUTSIDE in reasons and bits & 1 << reasons.index(OUTSIDE):
+            return changed(OUTSIDE)
+        return super().error(reasons, bits)
+
     def with_far(self) -> RowLoops:
         """See `Loops.with_far`."""
         return RowLoops(self.node, self.nest, self.boxes, self.marks, self.unchanging, near=False)
@@ -96,6 +104,20 @@ class _RowWriter(Writer):
     def may_change(self, label: str, define: Expr) -> bool:
         """See `Points.may_change`."""
         return label not in self.unchanging and super().may_change(label, define)
+
+    def kept_within(self, value: str, least: str, most: str) -> str:
+        """See `Points.kept_within`; sums in registers report a value outside of the bounds.
+
+        A branch that is never taken costs less than two selections. It would stop other loops from
+        being vectorised, so they take the nearest value within the bounds, as all kernels do.
+        """
+        if self.nest.mode is not Mode.REGISTERS:
+            return super().kept_within(value, least, most)
+        above, room = (f"np.uint64({x}) - np.uint64({least})" for x in (value, most))
+        self.emit(f"if {above} > {room}:")
+        self.emit(f"    bad |= {self.bit(OUTSIDE)}")
+        self.emit("    continue")
+        return value
 
     def innermost(self) -> list[str]:
         """The innermost loop; most rows are short, so that their sums need no strips."""

@@ -11,6 +11,7 @@ product of two (`structures.py`). Its elements are found by marks (`row_loops.py
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -36,7 +37,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.partial_states import merges
 from einsql.kernels.kernel import Arrays, Tick, no_progress
-from einsql.kernels.loops.generated import Groups, Table, ends_of
+from einsql.kernels.loops.generated import Groups, Table
 from einsql.kernels.runtime import thread_pool, thread_team
 from einsql.kernels.sparse.route_loops import (
     COLUMN,
@@ -47,7 +48,7 @@ from einsql.kernels.sparse.route_loops import (
 )
 from einsql.kernels.sparse.stored import spans_of
 from einsql.kernels.sparse.structures import product_structure
-from einsql.kernels.sparse.visits import Route, Visit, key_of, points_of, routes_of, work_by_row
+from einsql.kernels.sparse.visits import Route, Visit, key_of, points_of, routes_of, work_until
 
 SIZES = 8
 """Greatest number of sizes for which compiled nodes and routes are cached."""
@@ -152,7 +153,9 @@ class RowWise:
 
     def prepare(self, route: Route, fields: Mapping[int, Sparse], tick: Tick) -> _Prepared:
         """Arranges the operands by rows; the arrangement of constant operands is kept."""
-        parts = {v.number: self.part(fields[v.number], v) for v in route.visits}
+        by_loops = route.target is None and not route.computes_keys
+        part = self.part_to_verify if by_loops else self.part
+        parts = {v.number: part(fields[v.number], v) for v in route.visits}
         sizes = [size_of(parts[v.number], fields[v.number].is_constant) for v in route.visits]
         more = [ends_of_rows(parts[v.number]) for v in route.visits]
         structure = None
@@ -163,6 +166,10 @@ class RowWise:
         elif route.target is not None:
             structure = self.structure(route, parts[route.target], fields[route.target])
         loops = self.loops(route, tuple(sizes))
+        if by_loops and not loops.verifies:
+            for number, own in parts.items():
+                if not fields[number].is_constant:
+                    own.checked()
         more += [{}] * len(loops.marks)
         elements = {
             v.number: self.elements(fields[v.number], v, parts[v.number]) for v in route.visits
@@ -222,10 +229,20 @@ class RowWise:
         rows = spans_of(self.node, self.node.operands[visit.number])[key]
         return matrix.part_of_rows(rows)
 
+    def part_to_verify(self, few: Sparse, visit: Visit) -> Compressed:
+        """See `part`; the columns are verified later if the elements are by these rows."""
+        key = key_of(self.node, visit)
+        if few.is_constant or not few.has_rows_of(key):
+            return self.part(few, visit)
+        rows = spans_of(self.node, self.node.operands[visit.number])[key]
+        return few.with_checked_rows().part_of_rows(rows)
+
     def elements(self, few: Sparse, visit: Visit, part: Compressed) -> dict[str, np.ndarray]:
         """The columns and values of the elements of an operand."""
-        names = self.read[visit.number]
-        values = {name: self.part(few, visit, name).values for name in names}
+        names, first = self.read[visit.number], next(iter(few.names), None)
+        values = {
+            name: (part if name == first else self.part(few, visit, name)).values for name in names
+        }
         return {**values, COLUMN: part.columns}
 
     def narrowed(self, visit: Visit, part: Compressed) -> Compressed:
@@ -271,18 +288,21 @@ class RowWise:
         aligned = parts
         if len(expanded) > 1:
             aligned = {v.number: self.narrowed(v, parts[v.number]) for v in expanded}
-        before = np.cumsum(work_by_row(expanded, aligned))
-        points = int(before[-1]) * loops.inner if len(before) else 0
+        rows = aligned[expanded[0].number].shape[0]
+        before = work_until(expanded, aligned)
+        work = before(rows - 1) if rows else 0
+        points = work * loops.inner
         wanted = max(ceil(points / PIECE), PIECES * thread_pool.threads()) if points > LEAST else 1
-        marks = points // max(1, loops.inner) * np.arange(1, wanted) // wanted
-        cuts = np.searchsorted(before, marks) + 1
-        ends = np.unique(np.concatenate(([0], cuts, [len(before)]))).tolist()
-        boxes = [((lo, hi), *rest) for lo, hi in pairwise(ends) for rest in loops.inner_boxes()]
+        marks = (work * n // wanted for n in range(1, wanted))
+        cuts = (bisect_left(range(rows - 1), mark, key=before) + 1 for mark in marks)
+        ends = sorted({0, *cuts, rows})
+        inner = loops.inner_boxes()
+        boxes = [((lo, hi), *rest) for lo, hi in pairwise(ends) for rest in inner]
         slices = min(loops.slices, len(boxes))
         seconds = points * POINT
         alone = loops.is_independent or len(boxes) == slices
         if seconds < thread_team.LONG and alone:
-            return Table([(n % loops.slices, ends_of(box)) for n, box in enumerate(boxes)], seconds)
+            return Table([(n % loops.slices, box) for n, box in enumerate(boxes)], seconds)
         if loops.is_independent:
             return [(0, [box]) for box in boxes]
         return [(n, boxes[n::slices]) for n in range(slices)]

@@ -165,6 +165,23 @@ def work_by_row(visits: Sequence[Visit], matrices: Mapping[int, Compressed]) -> 
     return work + 1
 
 
+def work_until(visits: Sequence[Visit], matrices: Mapping[int, Compressed]) -> Callable[[int], int]:
+    """A function from a row to the sum of `work_by_row` over the rows up to it, and of its own.
+
+    The sum of one operand follows from the starts of rows, of which the caller reads few.
+
+    Args:
+        visits: The visits of a route.
+        matrices: As of `work_by_row`.
+    """
+    expanded = [v for v in visits if not v.looks_up]
+    if len(expanded) > 1:
+        return np.cumsum(work_by_row(expanded, matrices)).item
+    start_of = matrices[expanded[0].number].starts.item
+    shift = 1 - start_of(0)
+    return lambda row: start_of(row + 1) + row + shift
+
+
 def _summed(matrix: Compressed, key: int, counts: np.ndarray) -> np.ndarray:
     """The sum of counts over the elements of each row.
 
