@@ -21,6 +21,7 @@ SELECT val FROM loss
 """
 RESET = "UPDATE w SET val = b.val FROM b WHERE b.d = w.d AND b.h = w.h"
 SCALE = "UPDATE w SET val = w.val * 0.5"
+CLEAR = "UPDATE w SET val = 0 WHERE d < 5"
 VALIDATE = "SELECT SUM(x.val * w.val) AS val FROM x JOIN w USING (d)"
 RECREATE = "CREATE OR REPLACE TENSOR w AS SELECT d, h, val FROM b"
 
@@ -42,9 +43,10 @@ def con(connected: Connected) -> einsql.Connection:
         (RESET, STEP),
         (STEP, VALIDATE, STEP, VALIDATE, RESET),
         (STEP, SCALE, VALIDATE),
+        (STEP, CLEAR),
         (RECREATE, STEP),
     ],
-    ids=["reset", "validate", "scale", "recreate"],
+    ids=["reset", "validate", "scale", "clear", "recreate"],
 )
 def test_statements_in_turn_are_planned_once(
     con: einsql.Connection, turn: tuple[str, ...], strategy: str
@@ -71,6 +73,8 @@ def after(turn: tuple[str, ...], w: np.ndarray) -> np.ndarray:
                 w = w - 0.001 * 2 * X.T @ (X @ w)
             case _ if text is SCALE:
                 w = w * 0.5
+            case _ if text is CLEAR:
+                w = np.where(np.arange(len(w))[:, None] < 5, 0, w)
             case _ if text in (RESET, RECREATE):
                 w = W
     return w
