@@ -74,7 +74,8 @@ class Seconds:
         """
         if not v.computes:
             return np.zeros(len(vectors))
-        key = "vertex", self, vectors.shape, vectors.tobytes(), v.reduced, *cost_key(v)
+        state = vectors.shape, vectors.tobytes()
+        key = "vertex", self.machine, self.sites, v.reduced, *state, *cost_key(v)
         return computed_once(key, lambda: _read_only(self._vertex(v, vectors)))
 
     def _vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
@@ -120,7 +121,7 @@ class Seconds:
         there are more reading calls than sites with tiles, some sites receive the complete tile.
         """
         cuts = made.shape, made.tobytes(), used.shape, used.tobytes()
-        key = "repartition", self, use.shape, use.nbytes, use.constant, *cuts
+        key = "repartition", self.machine, self.sites, use.shape, use.nbytes, use.constant, *cuts
         return computed_once(key, lambda: _read_only(self._repartition(use, made, used)))
 
     def _repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
