@@ -40,6 +40,17 @@ def recalled(key: Hashable, compute: Callable[[], _H]) -> _H:
     return value
 
 
+def computed_once(key: Hashable, compute: Callable[[], _T]) -> _T:
+    """The value of a key while `remembering`; unlike in `recalled`, the value may be unhashable."""
+    known = _KNOWN.get()
+    if known is None:
+        return compute()
+    if key not in known:
+        known[key] = compute()
+    cached: _T = known[key]
+    return cached
+
+
 def numbered(item: object, key: Callable[[], Hashable]) -> Hashable:
     """A key of an object: while `remembering` a number, equal for objects with equal keys."""
     known = _KNOWN.get()

@@ -45,7 +45,7 @@ from einsql.optimizer.decomposition.strategies import rivals
 from einsql.optimizer.lowering.graph_program import graph_program
 from einsql.optimizer.placement.fuse_steps import joined
 from einsql.optimizer.placement.physical import PhysicalPlan, physical_plan
-from einsql.optimizer.placement.placement import place
+from einsql.optimizer.placement.placement import KnownChoices, place
 from einsql.optimizer.placement.ring_order import by_rounds, posted
 from einsql.optimizer.placement.select_elements import selected
 from einsql.optimizer.simulation.prediction import predict
@@ -140,9 +140,9 @@ def plan_sites(
         InterfaceError: There is no such strategy.
         OperationalError: See `decompose`.
     """
-    problem = problem_of(*roots, sites=sites, disabled=disabled, groups=groups)
-    cut = cut_problem(problem, sites, strategy, objective, pins)
     with remembering():
+        problem = problem_of(*roots, sites=sites, disabled=disabled, groups=groups)
+        cut = cut_problem(problem, sites, strategy, objective, pins)
         improving = _Improving(roots, groups, problem, cut, objective, disabled, pins)
         if cut.strategy == "eindecomp":
             improving.compare_strategies()
@@ -154,10 +154,14 @@ class _Sited:
     """A cut graph and its placement; the plan and the program are computed on demand."""
 
     def __init__(
-        self, roots: Roots, groups: Sequence[Sequence[EinSum]], cut: Decomposition
+        self,
+        roots: Roots,
+        groups: Sequence[Sequence[EinSum]],
+        cut: Decomposition,
+        choices: KnownChoices,
     ) -> None:
         self._roots, self._groups, self.cut = roots, groups, cut
-        self.placed = place(*roots, cut=cut)
+        self.placed = place(*roots, cut=cut, known=choices)
         self._seconds: float | None = None
         self._counts_elements = any(
             isinstance(n, Input) and n.pattern is not None for n in walk(*roots)
@@ -207,7 +211,8 @@ class _Improving:
         self.sites = cut.sites
         self.problem = problem
         self.published = problem.published
-        self.best = _Sited(roots, groups, cut)
+        self._choices = KnownChoices()
+        self.best = _Sited(roots, groups, cut, self._choices)
         self.trace: list[CutStep] = []
 
     def plan(self) -> SitePlan:
@@ -314,7 +319,7 @@ class _Improving:
             self.pins,
             cut.notice,
         )
-        return _Sited(self.roots, self.groups, new)
+        return _Sited(self.roots, self.groups, new, self._choices)
 
     def _record(self, step: CutStep) -> None:
         """Adds a step; it replaces the step before if that changed the same cuts."""

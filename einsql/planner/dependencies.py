@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from einsql.core.records import dataclass
@@ -15,6 +15,9 @@ from einsql.storage.objects import Tensor
 from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
+    from einsql.ir.einsum.graph import Input
+    from einsql.ir.layout import Tiles
+    from einsql.ir.spmd.program import Program
     from einsql.planner.context import Context
     from einsql.sql.scope.relation import Relation as Bound
     from einsql.storage.duckdb.operands import Tables
@@ -45,6 +48,10 @@ class Dependency(ABC):
         """Whether an input of the schema exists; None if this takes reading a file or a table."""
         return self.read(ctx) is not None
 
+    def loaded_by(self, program: Program) -> Dependency:
+        """Returns the dependency of a plan whose program over sites is known."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class RelationDependency(Dependency):
@@ -61,14 +68,55 @@ class RelationDependency(Dependency):
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedTiles:
+    """The placement over sites for which a plan reads a tensor.
+
+    Attributes:
+        sites: The number of sites.
+        tiles: The tiles of the tensor at planning. For a tensor that was in the session, the tiles
+            in which the program loads it, because the first run places it there.
+        constant: `Tensor.is_constant` at planning; None if the plan does not depend on it.
+    """
+
+    sites: int
+    tiles: tuple[Tiles, ...]
+    constant: bool | None
+
+    def fit(self, tensor: Tensor) -> bool:
+        """Whether a tensor is placed as planned; True for one that is not on as many sites."""
+        present = tensor.relation.fields.tiles_over(self.sites)
+        if present is None:
+            return True
+        if self.constant is not None and self.constant is not tensor.is_constant:
+            return False
+        return any(known.same_places(present) for known in self.tiles)
+
+
+@dataclass(frozen=True, slots=True)
 class TensorDependency(Dependency):
     """A stored tensor or a registered array.
 
     Attributes:
         tensor: Its lower-case name.
+        planned: Its placement at planning; None if the plan is valid for every placement.
     """
 
     tensor: str
+    planned: PlannedTiles | None = None
+
+    @classmethod
+    def of(cls, tensor: Tensor, node: Input, sites: int) -> TensorDependency:
+        """Returns the dependency on a tensor that a plan over some sites reads as a node."""
+        relation = tensor.relation
+        planned = None
+        if node.lies is not None and relation.fields.tiles_over(sites) is not None:
+            planned = PlannedTiles(sites, (node.lies,), node.constant)
+        return cls(node.name, relation.schema, node.name, planned)
+
+    def loaded_by(self, program: Program) -> Dependency:
+        """See `Dependency`; sets the placement of a tensor that had none."""
+        tiles = program.loaded(self.name) if self.planned is None else ()
+        return replace(self, planned=PlannedTiles(program.sites, tiles, None)) if tiles else self
 
     @property
     def source(self) -> object:
@@ -87,7 +135,11 @@ class TensorDependency(Dependency):
         if not isinstance(tensor, Tensor):
             return None
         schema = tensor.relation.schema
-        return store.lent(tensor) if schema is self.schema or schema == self.schema else None
+        if schema is not self.schema and schema != self.schema:
+            return None
+        if self.planned is not None and not self.planned.fit(tensor):
+            return None
+        return store.lent(tensor)
 
 
 @dataclass(frozen=True, slots=True)

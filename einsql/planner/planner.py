@@ -158,11 +158,10 @@ class BinderCatalog:
             parts = stored.relation.fields.summands
             if parts is not None and parts.mesh == self.mesh:
                 return self._sum_of(stored, parts)
-            tensor, fields = stored.relation, self.store.lent(stored)
             node = stored_input(low, stored, self.settings, self.sites)
             self._note(idle_reason(stored, self.settings))
-            dependency = TensorDependency(low, tensor.schema, low)
-            return self._relation(node, dependency, fields, stored.columns)
+            dependency = TensorDependency.of(stored, node, self.sites)
+            return self._relation(node, dependency, self.store.lent(stored), stored.columns)
         if stored is not None:
             return None
         array = self.in_scope(name)
@@ -434,13 +433,14 @@ def make_plan(
     notices.extend(text for text in dense_reads(optimized.roots) if text not in notices)
     keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
     ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
+    dependencies = tuple(catalog.dependencies)
     if catalog.recorder is not None:
         schema, conditions = relation.node.schema, tuple(catalog.probes)
         graph = QueryGraph(schema, optimized.roots, conditions, catalog.given.use)
         return first_plan(
             catalog.recorder,
             graph,
-            tuple(catalog.dependencies),
+            dependencies,
             catalog.given.values,
             partial(_reads, catalog=catalog),
             partial(
@@ -461,6 +461,7 @@ def make_plan(
     if several:
         sited = catalog.on_sites(optimized)
         optimized, site_plan, program = sited.optimized, sited.plan, sited.program
+        dependencies = tuple(d.loaded_by(site_plan.program) for d in dependencies)
         cut = site_plan.cut
         if cut.plan_notice:
             catalog.shared.notice_once(notices, cut.plan_notice)
@@ -474,7 +475,7 @@ def make_plan(
         relation.hidden,
         optimized,
         program,
-        tuple(catalog.dependencies),
+        dependencies,
         tuple(notices),
         catalog.store.names,
         catalog.volatile,

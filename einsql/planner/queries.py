@@ -32,7 +32,7 @@ from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.runtime_inputs import ParameterUse
 from einsql.sql.query_binder import QueryBinder
 from einsql.sql.scope.relation import Relation, TileRelation
-from einsql.storage.fields import Fields, as_fields
+from einsql.storage.fields import Fields
 from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
@@ -365,13 +365,6 @@ def merged_back(bound: Bound) -> Bound:
     if isinstance(bound.relation, TileRelation) and free_tiling.is_free(bound.relation):
         return replace(bound, relation=free_tiling.merged_back(bound.relation))
     return bound
-
-
-def run_node(ctx: Context, node: EinSum, binder: QueryBinder) -> Fields:
-    """Runs a node that a binder bound; returns its own fields, flags included."""
-    plan = plan_relation(ctx, Relation(node, ()), binder)
-    inputs = plan.complete(catalog_of(binder).fields, ctx.tick)
-    return as_fields(plan.program.run(inputs, ctx.tick)[0])
 
 
 def evaluate(ctx: Context, expr: Expr) -> Any:

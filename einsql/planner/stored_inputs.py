@@ -58,7 +58,7 @@ def stored_input(name: str, tensor: Tensor, settings: Settings, sites: int) -> I
     if partition is not None and isinstance(partition, _partition.Parts):
         parts, order = partition.numbers, partition.order
         return Input(name, relation.schema, parts, order, tiles, sparse, pattern=pattern)
-    constant = tiles is not None and partition is None and not tensor.changed
+    constant = tiles is not None and tensor.is_constant
     if tiles is None and partition is not None:
         tiles = declared_tiles(tensor, settings, sites)
     return Input(

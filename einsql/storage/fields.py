@@ -91,6 +91,10 @@ class Fields(Mapping[str, np.ndarray]):
         """
         return other.sites is None and self.is_sparse == other.is_sparse
 
+    def stored_like(self, other: Fields) -> bool:
+        """Whether the other fields are placed like these, or in other tiles over as many sites."""
+        return self.placed_like(other)
+
     def count(self, *terms: Term) -> int:
         """Counts the keys that satisfy all terms, at least one; placed fields are not fetched."""
         return count_keys(self, terms)
@@ -295,7 +299,11 @@ class PlacedFields(RemoteFields):
     def placed_like(self, other: Fields) -> bool:
         """See `Fields.placed_like`."""
         tiles = other.tiles_over(self.sites)
-        return tiles is not None and self.tiles.equals(tiles)
+        return tiles is not None and self.tiles.same_places(tiles)
+
+    def stored_like(self, other: Fields) -> bool:
+        """See `Fields.stored_like`."""
+        return other.tiles_over(self.sites) is not None
 
     @abstractmethod
     def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> Self:

@@ -42,6 +42,11 @@ class Tensor:
     changed: bool = False
 
     @property
+    def is_constant(self) -> bool:
+        """Whether its query alone has set it: plans on sites may then move it once for all runs."""
+        return self.partition is None and not self.changed
+
+    @property
     def owned_fields(self) -> Fields:
         """The arrays that the database owns; none of a registered array."""
         return LocalFields() if self.borrowed else self.relation.fields
@@ -204,17 +209,26 @@ def same_form(old: Object | None, new: Object | None) -> bool:
         and old.columns is new.columns
         and old.partition is new.partition
         and old.checks is new.checks
-    ) or (old.relation.schema == new.relation.schema and _same_but_bounds(old, new))
+    ) or (
+        old.relation.schema == new.relation.schema
+        and old.changed == new.changed
+        and old.relation.fields.placed_like(new.relation.fields)
+        and _same_declaration(old, new)
+    )
 
 
-def same_but_bounds(old: Object | None, new: Object | None) -> bool:
-    """True if the objects have the same form, or are tensors that differ in keys' bounds too."""
+def same_but_inputs(old: Object | None, new: Object | None) -> bool:
+    """True if the objects have the same form, apart from what plans compare before they run.
+
+    A plan compares the bounds of the keys and the placement over the sites of each tensor that it
+    reads.
+    """
     if old is new:
         return True
-    return isinstance(old, Tensor) and isinstance(new, Tensor) and _same_but_bounds(old, new)
+    return isinstance(old, Tensor) and isinstance(new, Tensor) and _same_declaration(old, new)
 
 
-def _same_but_bounds(old: Tensor, new: Tensor) -> bool:
+def _same_declaration(old: Tensor, new: Tensor) -> bool:
     before, after = old.relation, new.relation
     return (
         before.schema.fields == after.schema.fields
@@ -222,8 +236,7 @@ def _same_but_bounds(old: Tensor, new: Tensor) -> bool:
         and old.columns == new.columns
         and old.partition == new.partition
         and old.checks == new.checks
-        and old.changed == new.changed
-        and before.fields.placed_like(after.fields)
+        and before.fields.stored_like(after.fields)
         # Plans read stored fields box by box.
         and (before.fields.layout is None) == (after.fields.layout is None)
     )

@@ -25,7 +25,7 @@ from einsql.storage.objects import (
     damage_error,
     is_local,
     kind_of,
-    same_but_bounds,
+    same_but_inputs,
     same_form,
 )
 from einsql.storage.out_of_memory import Room
@@ -46,8 +46,9 @@ class Store:
         duck: This session's DuckDB connection.
         objects: The current objects by lower-case name.
         version: Incremented when the form of a name's object changes.
-        names: Incremented when `version` is, unless only the bounds of a tensor's keys change.
-            Plans depend on it, and compare the bounds of the tensors that they read.
+        names: Incremented when `version` is, unless only the bounds of a tensor's keys or its
+            placement over sites change. Plans depend on it, and compare the bounds and the
+            placements of the tensors that they read.
         seen: The commit of this session's snapshot.
         memory: The session's memory budget; None for no limit.
         settle: Moves fields to be stored to files if they do not fit in memory.
@@ -205,7 +206,7 @@ class Store:
         before = self.objects.get(low)
         if not same_form(before, item):
             self.version += 1
-            self.names += not same_but_bounds(before, item)
+            self.names += not same_but_inputs(before, item)
         if item is None:
             self.objects.pop(low, None)
         else:
@@ -406,7 +407,7 @@ class Store:
         same_keys = objects.keys() == self.objects.keys()
         if not same_keys or not all(same_form(*pair) for pair in pairs):
             self.version += 1
-            self.names += not same_keys or not all(same_but_bounds(*pair) for pair in pairs)
+            self.names += not same_keys or not all(same_but_inputs(*pair) for pair in pairs)
         self.objects, self._written = objects, written
 
     @property

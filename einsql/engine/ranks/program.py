@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, cast
 from weakref import ReferenceType, ref
@@ -157,7 +156,7 @@ class RankFields(VersionedFields):
         Raises:
             Error: See `Cluster.call`.
         """
-        if self.tiles.equals(replace(tiles, layout=self.tiles.layout)):
+        if self.tiles.same_places(tiles):
             return self
         places = ((t.sites.tobytes(), t.boxes.tobytes(), t.copies) for t in (self.tiles, tiles))
         key = self.schema, self.sites, *places

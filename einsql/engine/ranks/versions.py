@@ -9,7 +9,6 @@ ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 from weakref import ReferenceType, ref
@@ -68,7 +67,7 @@ class Version:
 
     def has(self, tiles: Tiles, sites: int) -> bool:
         """Whether these are exactly the given tiles."""
-        return self.sites == sites and self.tiles.equals(replace(tiles, layout=self.tiles.layout))
+        return self.sites == sites and self.tiles.same_places(tiles)
 
     def holders(self) -> Holders | None:
         """Returns the holders of one copy, combined from several copies; None if tiles are lost."""

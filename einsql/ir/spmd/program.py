@@ -350,6 +350,10 @@ class Program:
         """The names of the stored tensors that the program reads."""
         return tuple(dict.fromkeys(s.source.name for s in self.steps if isinstance(s, Load)))
 
+    def loaded(self, name: str) -> tuple[Tiles, ...]:
+        """The tiles in which the program loads a stored tensor."""
+        return tuple(s.tiles for s in self.steps if isinstance(s, Load) and s.source.name == name)
+
     @property
     def posts_before(self) -> dict[int, tuple[int, ...]]:
         """The exchanges that start before each step."""

@@ -22,9 +22,10 @@ import numpy as np
 from einsql.core.boxes import split
 from einsql.core.machine import Machine
 from einsql.core.records import dataclass
+from einsql.ir.remembered import computed_once
 from einsql.ir.tile_copies import keepable
 from einsql.optimizer.decomposition.costs import tiles
-from einsql.optimizer.decomposition.problem import Use, Vertex
+from einsql.optimizer.decomposition.problem import Use, Vertex, cost_key
 from einsql.optimizer.decomposition.vectors import restricted
 
 CACHED = 3
@@ -73,6 +74,11 @@ class Seconds:
         """
         if not v.computes:
             return np.zeros(len(vectors))
+        state = vectors.shape, vectors.tobytes()
+        key = "vertex", self.machine, self.sites, v.reduced, *state, *cost_key(v)
+        return computed_once(key, lambda: _read_only(self._vertex(v, vectors)))
+
+    def _vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         m = self.machine
         rounds = -(-vectors.prod(axis=1) // self.sites)
         if v.renames:
@@ -114,6 +120,11 @@ class Seconds:
         A reader's site receives its tile except for the overlap with its stored tile. If
         there are more reading calls than sites with tiles, some sites receive the complete tile.
         """
+        cuts = made.shape, made.tobytes(), used.shape, used.tobytes()
+        key = "repartition", self.machine, self.sites, use.shape, use.nbytes, use.constant, *cuts
+        return computed_once(key, lambda: _read_only(self._repartition(use, made, used)))
+
+    def _repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
         axes = len(use.shape)
         calls, group = made[:, None, axes], made[:, None, axes + 1]
         readers = used[None, :, axes]
@@ -139,6 +150,12 @@ class Seconds:
     def repeated(self, copies: int) -> float:
         """1, because groups work at the same time."""
         return 1.0
+
+
+def _read_only(costs: np.ndarray) -> np.ndarray:
+    """The costs, which callers share."""
+    costs.flags.writeable = False
+    return costs
 
 
 def _volume(extents: np.ndarray) -> np.ndarray:

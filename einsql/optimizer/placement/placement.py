@@ -54,17 +54,45 @@ class Placed:
     bytes_sent: int
 
 
-def place(*roots: Node, cut: Decomposition) -> Placed:
+@dataclass(slots=True, eq=False)
+class KnownChoices:
+    """The choices for operations that placements of one graph share.
+
+    A choice is found by the identities of the tiles and of the partial results that it reads, so
+    equal ones are one object.
+    """
+
+    choices: dict[Hashable, Choice] = field(default_factory=dict)
+    tiles: dict[Hashable, Tiles] = field(default_factory=dict)
+    partials: dict[Hashable, PartialResult] = field(default_factory=dict)
+
+    def interned(self, tiles: Tiles) -> Tiles:
+        """Returns the object of equal tiles."""
+        layout = tiles.layout
+        known = None if layout is None else (layout.mesh.shape, layout.placed)
+        identity = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
+        return self.tiles.setdefault((identity, tiles.copies, known), tiles)
+
+    def partial(self, partial: PartialResult) -> PartialResult:
+        """Returns the object of an equal partial result."""
+        merged = partial.members.tobytes(), partial.members.shape
+        key = (id(partial.tiles), merged, partial.width, partial.along)
+        return self.partials.setdefault(key, partial)
+
+
+def place(*roots: Node, cut: Decomposition, known: KnownChoices | None = None) -> Placed:
     """The placement of a cut graph.
 
     Args:
         roots: The roots of the graph that was cut.
         cut: The cuts of the graph's operations.
+        known: The choices of other placements of the same graph; new ones are added.
     """
-    placing = _Placing(roots, cut, {})
+    known = known or KnownChoices()
+    placing = _Placing(roots, cut, {}, known)
     placed = placing.placed()
     if placing.wishes:
-        other = _Placing(roots, cut, placing.wishes).placed()
+        other = _Placing(roots, cut, placing.wishes, known).placed()
         if other.bytes_sent < placed.bytes_sent:
             return other
     return placed
@@ -79,7 +107,11 @@ class _Placing:
     """
 
     def __init__(
-        self, roots: Roots, cut: Decomposition, granted: Mapping[int, PartialResult]
+        self,
+        roots: Roots,
+        cut: Decomposition,
+        granted: Mapping[int, PartialResult],
+        known: KnownChoices,
     ) -> None:
         self.granted = granted
         self.wishes: dict[int, PartialResult] = {}
@@ -91,11 +123,9 @@ class _Placing:
         self.staying = staying_operands(roots, self.sites)
         self.nbytes = 0
         self.relations: dict[int, _Relation] = {}
-        self.choices: dict[Hashable, Choice] = {}
+        self.known = known
         self.chosen: dict[int, Choice] = {}
         self.completions: dict[int, Completion] = {}
-        self.tiles: dict[Hashable, Tiles] = {}
-        self.partials: dict[Hashable, PartialResult] = {}
 
     def placed(self) -> Placed:
         """Places every operation, and completes the results."""
@@ -114,28 +144,30 @@ class _Placing:
         """Records the fixed sites of a tensor."""
         relation = self.relations[id(node)] = _Relation()
         if node.settled:
-            relation.source = Source((self._interned(lying(node, self.sites)),))
+            relation.source = Source((self.known.interned(lying(node, self.sites)),))
 
     def _operation(self, node: EinSum) -> None:
         cut = self.cuts[id(node)]
         read = [self.relations[id(o.source)] for o in node.operands]
         wish = self.granted.get(id(node))
         if wish is not None:
-            wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
+            wish = self.known.partial(replace(wish, tiles=self.known.interned(wish.tiles)))
         pinned = cut.pinned
         recut = not node.hint if pinned is None else pinned.recut
         is_root = any(node is root for root in self.roots)
         free = is_root and recut and not node.grid and cut.copies == 1
         staying = self.staying.get(id(node))
         key = _signature(node, cut, read, staying), id(wish), free
-        choice = self.choices.get(key)
+        choice = self.known.choices.get(key)
         if choice is None:
             sources = [r.source for r in read]
             if staying is not None:
-                choice = choose_routed(node, cut, staying, sources, self._interned)
+                choice = choose_routed(node, cut, staying, sources, self.known.interned)
             else:
-                choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
-            self.choices[key] = choice
+                choice = choose(
+                    node, cut, self.sites, sources, self.known.interned, wish, free=free
+                )
+            self.known.choices[key] = choice
         self.chosen[id(node)] = choice
         if len(choice.closing) > 1 and is_linear_in_sums(node) and staying is None:
             self._wish(node, read)
@@ -144,7 +176,7 @@ class _Placing:
                 self._complete(node.operands[n].source, way)
         for o, relation, fetch in zip(node.operands, read, choice.fetches, strict=True):
             self._fetch(o.source, relation, fetch)
-        partial = None if choice.partial is None else self._partial(choice.partial)
+        partial = None if choice.partial is None else self.known.partial(choice.partial)
         versions = (choice.tiles,) if partial is None else ()
         source = Source(versions, partial, shared=self.readers[id(node)] > 1)
         self.relations[id(node)] = _Relation(source)
@@ -170,7 +202,7 @@ class _Placing:
     def _complete(self, node: Node, way: Completion) -> None:
         self.completions[id(node)] = way
         self.nbytes += way.nbytes
-        self.relations[id(node)].source = Source((self._interned(way.tiles),))
+        self.relations[id(node)].source = Source((self.known.interned(way.tiles),))
 
     def _fetch(self, node: Node, relation: _Relation, fetch: Fetch) -> None:
         """Counts the moved bytes; later readers take the tiles from the sites that have them."""
@@ -182,17 +214,6 @@ class _Placing:
             relation.source = Source((*relation.source.versions, fetch.need))
             if not (isinstance(node, Input) and is_kept(node, fetch.need)):
                 self.nbytes += fetch.nbytes
-
-    def _interned(self, tiles: Tiles) -> Tiles:
-        layout = tiles.layout
-        known = None if layout is None else (layout.mesh.shape, layout.placed)
-        identity = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
-        return self.tiles.setdefault((identity, tiles.copies, known), tiles)
-
-    def _partial(self, partial: PartialResult) -> PartialResult:
-        merged = partial.members.tobytes(), partial.members.shape
-        key = (id(partial.tiles), merged, partial.width, partial.along)
-        return self.partials.setdefault(key, partial)
 
 
 def is_kept(tensor: Input, need: Tiles) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,14 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.graph_rewriting import negate
 from einsql.optimizer.placement.layouts import spread
-from einsql.planner.queries import catalog_of, query_binder, run_node
+from einsql.planner.plan import Plan
+from einsql.planner.queries import catalog_of, plan_relation, query_binder
 from einsql.planner.stored_inputs import declared_tiles, stored_input
 from einsql.session.statements.target import as_declared, refuse_null, rows, settled
 from einsql.session.statements.write_set import Write, WriteSet
+from einsql.sql.scope.relation import Relation as Bound
 from einsql.storage import files
-from einsql.storage.fields import Fields
+from einsql.storage.fields import Fields, as_fields
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Relation
 from einsql.storage.results.result import Result
@@ -214,11 +216,40 @@ def overwritten(
     if covers_all and presence is not False:
         new = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
     else:
-        binder = query_binder(ctx)
-        catalog_of(binder).fields.update({_OLD: tensor.relation.fields, _NEW: fields})
-        new = run_node(ctx, _merging(ctx, tensor, fields, columns, presence), binder)
+        plan = _merging_plan(ctx, tensor, fields, columns, presence)
+        new = as_fields(plan.program.run({_OLD: tensor.relation.fields, _NEW: fields}, ctx.tick)[0])
     written = settled(tensor, new, {f.name: f.name for f in schema.values})
     return replace(as_declared(ctx, written), changed=True)
+
+
+def _merging_plan(
+    ctx: Context,
+    tensor: Tensor,
+    fields: Fields,
+    columns: Mapping[str, str],
+    presence: bool | None,
+) -> Plan:
+    """Returns the plan that merges a query's result into the old state, from the plan cache."""
+    old, sites = tensor.relation.fields, ctx.settings.sites
+    declared = tensor.relation.schema, tensor.partition, tensor.is_constant
+    change = tuple(columns.items()), presence, PRESENT in fields
+    key = "merge", declared, change, _places(old, sites), _places(fields, sites)
+    known = None if old.is_sparse else ctx.plans.get(key)
+    if isinstance(known, Plan):
+        return known
+    binder = query_binder(ctx)
+    catalog_of(binder).fields.update({_OLD: old, _NEW: fields})
+    node = _merging(ctx, tensor, fields, columns, presence)
+    plan = plan_relation(ctx, Bound(node, ()), binder)
+    if not old.is_sparse:  # the cuts depend on the stored elements
+        ctx.plans.put(key, plan)
+    return plan
+
+
+def _places(fields: Fields, sites: int) -> Hashable:
+    """A key of the placement of fields over some sites."""
+    tiles = fields.tiles_over(sites)
+    return tiles and (tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.copies)
 
 
 def _merging(
