@@ -224,21 +224,21 @@ class _Tree:
             if not subset & (subset - 1):
                 continue
             least = bound - self._written * size(kept[subset])
-            found = least
+            best = least
             left = rest = subset & (subset - 1)  # without the lowest leaf, which is on the right
             while left:
                 right = subset ^ left
                 cost = cheapest[left] + cheapest[right]
-                if cost < found:
+                if cost < best:
                     cost += size(kept[left] | kept[right])
                     for side in (left, right):
-                        if side in raw and cost < found:
+                        if side in raw and cost < best:
                             cost += self._copied(raw[side], kept[subset])
-                    if cost < found:
-                        found, left_of[subset] = cost, left
+                    if cost < best:
+                        best, left_of[subset] = cost, left
                 left = (left - 1) & rest
-            if found < least:
-                cheapest[subset] = found + bound - least
+            if best < least:
+                cheapest[subset] = best + bound - least
         if cheapest[every] >= bound:
             return None
         order, stack = [], [every]
