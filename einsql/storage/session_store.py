@@ -47,8 +47,7 @@ class Store:
         objects: The current objects by lower-case name.
         version: Incremented when the form of a name's object changes.
         names: Incremented when `version` is, unless only the bounds of a tensor's keys or its
-            placement over sites change. Plans depend on it, and compare the bounds and the
-            placements of the tensors that they read.
+            placement over sites change. Plans depend on it, and compare both themselves.
         seen: The commit of this session's snapshot.
         memory: The session's memory budget; None for no limit.
         settle: Moves fields to be stored to files if they do not fit in memory.

@@ -187,9 +187,9 @@ class _Tree:
                 stack += self._sides.pop(old)
         numbers = {1 << n: leaf for n, leaf in enumerate(leaves)}
         for subset, (left, labels) in split:
-            whole = subset == (1 << len(leaves)) - 1
-            number = root if whole else self._next
-            self._next += not whole
+            is_root = subset == (1 << len(leaves)) - 1
+            number = root if is_root else self._next
+            self._next += not is_root
             self._sides[number] = numbers[left], numbers[subset ^ left]
             self._labels[number] = labels
             numbers[subset] = number
