@@ -99,8 +99,8 @@ SPECS = [
     ("ij,kj->ik", (500, 30, 3)),
     ("ij,jk->ki", (500, 30, 3)),
     ("ij,jk->ik", (70, 5, 90)),
-    ("ji,jk->ik", (5000, 6, 13)),
-    ("ij,kj->ik", (13, 4096, 6)),
+    ("ji,jk->ik", (20_000, 24, 23)),
+    ("ij,kj->ik", (26, 2**14, 20)),
     ("ij,jk->ik", (200, 1100, 3)),
 ]
 
@@ -128,6 +128,19 @@ def test_products_that_it_serves(
         for x, y in pairs:
             np.testing.assert_array_equal(einsql.einsum(spec, x, y), np.einsum(spec, x, y))
     assert made or spec == "ij,jk->ki"  # whose columns are the long operand's rows
+
+
+@pytest.mark.parametrize("spec", ["ij,jk->ik", "ji,jk->ik", "ij,kj->ki"])
+@pytest.mark.parametrize("extents", [(40, 9000, 300), (300, 16_384, 200), (16, 70_000, 140)])
+def test_products_whose_sums_are_cut(spec: str, extents: tuple[int, ...]) -> None:
+    """Too many columns for tiles: threads add pieces of the sum."""
+    size = dict(zip("ijk", extents, strict=True))
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, [size[x] for x in t]) for t in spec.split("->")[0].split(","))
+    expected = np.einsum(spec, a, b, optimize=True)
+    for dtype in (np.float32, np.float64):
+        product = einsql.einsum(spec, a.astype(dtype), b.astype(dtype))
+        np.testing.assert_array_equal(product, expected)
 
 
 def test_without_compiling_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

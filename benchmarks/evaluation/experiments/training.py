@@ -165,10 +165,4 @@ EXPERIMENT = Experiment(
     inputs=inputs,
     reference=reference,
     tolerance=1e-3,
-    reasons={
-        "AmazonCat / 32, one process": "The cause is not known. The subtraction of the gradient is "
-        "a pass of its own over 18,673 × 256 numbers, but computing it in blocks with the product "
-        "takes the same processor time (57.1 against 57.2 ms, least of 25 interleaved steps on a "
-        "loaded machine)."
-    },
 )

@@ -66,7 +66,10 @@ SPIN = 0.1
 SEVERAL, PIECE = 8, 1e-5
 """Greatest number of pieces per thread, and least seconds per piece."""
 LONG_SUM = 2**12
-"""Terms from which cutting a sum pays."""
+"""Terms from which a sum is cut if the result is too small for all threads."""
+LONG_SUMS, SHORT_SIDE = 2**13, 2**4
+"""Terms from which sums are cut instead of the result, and least rows and columns: pieces of a
+result pack an operand each, pieces of sums do not (benchmarks/long_sums.py)."""
 COMPILED = 2**21
 """Points from which a compiled kernel pays for its compilation."""
 IN_ORDER = 2**11
@@ -221,7 +224,9 @@ class Plan(ProductViews):
         """Runs pieces of the result, or of the sum, on threads of the pool."""
         stack = prod(self.extents[: self.free])
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
-        if prod(parts) < pieces and stack * self.m * self.n <= ADDED and self.k >= LONG_SUM:
+        packed = self.k >= LONG_SUMS and min(self.m, self.n) >= SHORT_SIDE
+        short = prod(parts) < pieces and self.k >= LONG_SUM
+        if (packed or short) and stack * self.m * self.n <= ADDED:
             return self._by_sum(pieces)
         for n, read in enumerate(self.reads):
             again = [p for x, p in enumerate(parts) if x not in read.cuts]

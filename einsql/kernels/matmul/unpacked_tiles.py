@@ -63,8 +63,12 @@ NARROW, TERMS = 16, 1024
 """Greatest columns of a narrow matrix, and greatest terms that are added one after another."""
 SHALLOW, PANEL = 64, 2**17
 """Greatest terms of a shallow product, and greatest elements of a matrix that stays in cache."""
-LONG, SQUARE = 2**12, 2**16
-"""Least terms of a sum that is cut, and greatest elements of its result."""
+LONG, SQUARES = 2**14, (2**9, 2**16)
+"""Least terms of a sum that is cut, and least and greatest elements of its result (benchmark
+`long_sums`)."""
+BLOCK = 2**19
+"""Greatest bytes of the columns of a block of `TERMS` terms, which stays in the L2 cache
+(benchmarks/long_sums.py)."""
 Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray, Tick], None]
 
@@ -193,7 +197,8 @@ def unpacked(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply |
     many = stack >= MANY and max(m, n, k) <= SMALL
     narrow = n <= NARROW and m >= MANY * n and (k <= TERMS or stack == 1)
     shallow = stack == 1 and k <= SHALLOW and m >= MANY and k * n <= PANEL
-    long = stack == 1 and k >= LONG and m * n <= SQUARE
+    long = stack == 1 and k >= LONG and SQUARES[0] <= m * n <= SQUARES[1]
+    long = long and n * size * TERMS <= BLOCK
     if n == 1 or not (many or narrow or shallow or long) or out.strides[-1] != size:
         return None
     if narrow and not many and left.strides[-1] != size:
