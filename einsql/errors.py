@@ -98,7 +98,7 @@ class DataError(DatabaseError):
 class OperationalError(DatabaseError):
     """The environment fails: a file is missing, truncated or not accessible.
 
-    Repair what the message names and run the statement again; it has changed nothing.
+    Repair the cause and run the statement again; it has changed nothing.
     """
 
 

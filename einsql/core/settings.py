@@ -132,7 +132,7 @@ def _choice(name: str, meaning: str, default: str = "") -> SettingDescription:
 DESCRIPTIONS: dict[str, SettingDescription] = {
     "float_math": _choice("float_math", "whether FLOAT stays FLOAT, or has DuckDB's result types"),
     "fallback": _choice(
-        "fallback", "whether DuckDB runs what is not tensor work, or it is refused"
+        "fallback", "whether DuckDB runs statements without tensor work, or they are refused"
     ),
     "jit": _choice("jit", "when kernels are compiled", "EINSQL_JIT of the environment, else auto"),
     "cost": _choice(
@@ -169,7 +169,7 @@ DESCRIPTIONS: dict[str, SettingDescription] = {
     ),
     "device_memory": SettingDescription(
         "bytes, such as 8GB; none",
-        "the most memory of relations on the GPU; none is 85 % of what is free at the first use",
+        "the most memory of relations on the GPU; none is 85 % of the free memory at the first use",
     ),
     "memory_limit": SettingDescription(
         "bytes, such as 4GB; a percentage, such as 80%; none",
@@ -212,7 +212,7 @@ DESCRIPTIONS: dict[str, SettingDescription] = {
         "bytes or bits a second, such as 100Gbps", "the bandwidth between sites"
     ),
 }
-"""What each setting is."""
+"""The description of each setting."""
 
 SETTINGS = tuple(DESCRIPTIONS)
 """The names of all settings, in the order of SHOW SETTINGS."""

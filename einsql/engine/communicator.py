@@ -54,11 +54,11 @@ class Fabric:
         return fabric
 
     def ranks_of(self, sites: int) -> np.ndarray:
-        """Returns the rank of each of so many sites, int64 (sites,)."""
+        """Returns the rank of each site, int64 (sites,)."""
         return self._distribution(sites)[0]
 
     def owned(self, sites: int) -> Sequence[int]:
-        """Returns the sites of this rank, of so many sites."""
+        """Returns the sites of this rank."""
         return self._distribution(sites)[1]
 
     def _distribution(self, sites: int) -> tuple[np.ndarray, list[int]]:

@@ -75,7 +75,7 @@ class _Writer:
         before = {s: len(_variables(self.laid[s])) for s in step.sources}
         if not self._lines(step):
             self._call(step)
-        for slot in before:  # variables of earlier fields stay as long as the new ones
+        for slot in before:  # variables of earlier fields live as long as the new ones
             self._shown.update(_variables(self.laid[slot])[before[slot] :])
         dead = [name for name in page.made[start:] if not self._shown[name]]
         for slot in step.free:

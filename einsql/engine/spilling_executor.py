@@ -141,7 +141,7 @@ class _SpillingRun:
         return {x: n for x, n in pieces.extents.items() if n < footprint.extents[x]}
 
     def _allocating(self, node: EinSum) -> Allocate:
-        """Returns what allocates the arrays of a result.
+        """Returns the allocator of a result's arrays.
 
         They are in files if they do not fit beside the fields in memory.
         """

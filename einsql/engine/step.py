@@ -60,7 +60,7 @@ class Grouping(Protocol):
         """Disjoint groups of nodes."""
 
     def refusal(self, node: EinSum) -> Reason | None:
-        """Returns why a node is in no group with what it reads; None if nothing suggests one."""
+        """Returns why a node and its operands are in no group; None if no group is possible."""
 
 
 FindGroups = Callable[[Sequence[Node]], Grouping]

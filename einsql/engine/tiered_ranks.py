@@ -33,7 +33,7 @@ class Attempt:
 
     Attributes:
         run: Runs a program to its end with all ranks. Raises Abandoned if one of them leaves it.
-        leave: Tells all ranks at their next agreement that this rank leaves the program with a
+        leave: Informs all ranks at their next agreement that this rank leaves the program with a
             status. Raises Abandoned with the greatest status of all ranks.
     """
 

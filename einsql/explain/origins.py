@@ -14,7 +14,7 @@ else:
     exp = LazyModule("sqlglot.exp")
 
 MAIN = "SELECT"
-"""The origin of what is in no part of WITH."""
+"""The origin of nodes that are in no part of WITH."""
 
 
 def origins_of(roots: Roots, statement: exp.Expr | None) -> dict[int, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The program of one site: its steps, the groups that run together, and what exceeds memory."""
+"""The program of one site: its steps, the groups that run together, and those beyond memory."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ def _table(
     duck, text = ctx.duck.con, hybrid.text.text
     there: list[str] = []
     try:
-        ctx.duck.functions.raised()  # forgets what was raised before
+        ctx.duck.functions.raised()  # forgets earlier errors
         for called in hybrid.functions:
             register(ctx.duck, called)
         for kind, name, definition in hybrid.defined:

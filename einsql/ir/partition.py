@@ -1,7 +1,7 @@
 """The declared partition of a stored tensor: PARTITION BY, REPLICATE OVER and PARTIAL(SUM) OVER.
 
-A partition is kept as it was declared. Where the tensor lies follows from the number of sites,
-and for a partition over mesh axes from the mesh of the session.
+A partition is kept as it was declared. The sites of tiles follow from the number of sites, and for
+a partition over mesh axes from the mesh of the session.
 """
 
 from __future__ import annotations

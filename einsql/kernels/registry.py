@@ -58,7 +58,7 @@ SLOW = {"erf": 8, "lgamma": 8}
 a compiled one 2 ns (`python -m benchmarks.encoder --only 1x6`)."""
 
 LONGEST = 256
-"""Calls above which expressions are interpreted: the compiler's time is quadratic, 3 s for so many.
+"""Calls above which expressions are interpreted: the compiler's time is quadratic, 3 s for 256.
 
 A call that may raise counts five times because of its branches.
 """

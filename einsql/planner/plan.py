@@ -72,13 +72,13 @@ class Plan:
     parts: tuple[Part, ...] = ()
     probes: tuple[Condition, ...] = ()
     reads: Reads = ()
-    """What is verified before a run: steps of the program verify other tensors in files."""
+    """Tensors to verify before a run; steps of the program verify other tensors in files."""
     memory: Memory | None = None
     use: ParameterUse = NOTHING
     """The use of the statement's parameters."""
     ends: tuple[Cut | Shift, ...] = ()  # bounds of the result's keys that depend on parameters
     template: PlanTemplate | None = None
-    """What makes plans for inputs of other extents."""
+    """The template of plans for inputs of other extents."""
 
     @property
     def cut(self) -> Decomposition | None:
@@ -179,7 +179,7 @@ def owners(inputs: Iterable[Arrays]) -> set[int]:
 
 
 class PlanTemplate(Protocol):
-    """What makes plans of a query for inputs of other extents; see `planner.templates`."""
+    """A template of a query's plans for inputs of other extents; see `planner.templates`."""
 
     def prepare(self, ctx: Context, /) -> Plan | None:
         """Returns the plan for the present inputs; None if a condition does not hold."""

@@ -39,7 +39,7 @@ class Cacheable(Protocol):
 
     @property
     def template(self) -> Template | None:
-        """What prepares the statement for inputs of other bounds, or None."""
+        """The template for inputs of other bounds, or None."""
 
     def fits(self, ctx: Any, /) -> bool | None:
         """Whether its inputs have the schemas for which it was prepared; None if unknown.
@@ -52,7 +52,7 @@ class Cacheable(Protocol):
 
 
 class Template(Protocol):
-    """What prepares a statement for inputs of other bounds; see `planner.templates`."""
+    """A template that prepares a statement for inputs of other bounds; see `planner.templates`."""
 
     def prepare(self, ctx: Any, /) -> Cacheable | None:
         """Returns the statement prepared for the present inputs; None if a condition fails."""

@@ -28,7 +28,7 @@ MOST_BYTES = 2**25
 """Greatest size of a plan file in bytes; one of LLaMA's layers has about 10 KB."""
 
 SETTLED_S = 2
-"""Seconds after which a file's time of change tells a later change: FAT counts two seconds."""
+"""Seconds after which a file's time of change shows a later change: FAT counts two seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,7 +302,7 @@ class PreparedQuery:
 
     @property
     def template(self) -> Template | None:
-        """What prepares the query for inputs of other extents."""
+        """The template for inputs of other extents."""
         known = self.plan.template if isinstance(self.plan, Plan) else None
         return None if known is None else QueryTemplate(known)
 

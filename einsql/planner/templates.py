@@ -35,7 +35,7 @@ class NeedsNumbersError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueryGraph:
-    """What planning makes of a query before kernels are chosen, over unknowns or numbers.
+    """A query's graph before kernels are chosen, over unknown or known extents.
 
     Attributes:
         schema: The schema of the result.

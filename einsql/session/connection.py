@@ -256,7 +256,7 @@ class Connection(Lifetime, Shortcuts):
         Args:
             sql: The SELECT.
             analyze: Whether to run the SELECT and measure.
-            verbose: Whether to show what each rewrite rule changed; with a level, how each level
+            verbose: Whether to show the changes of each rewrite rule; with a level, how each level
                 follows from the one above it.
             simulate: Whether to simulate the plan on a cluster.
             level: The level to show: "einsum", "tra", "ia" or "program"; None for the overview.

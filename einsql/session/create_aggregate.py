@@ -226,7 +226,7 @@ class _Writer:
         """The call of a new scalar function.
 
         Args:
-            shown: What the function computes, as errors name it.
+            shown: The name of the function's result in errors.
             fn: The Python function.
             arguments: The arguments and their types.
             result: The type of its result; None for that of the recorded expression.
@@ -272,7 +272,7 @@ def _returned(
     arrange: Callable[[Sequence[Any]], Sequence[Any]],
     tried: Sequence[Sequence[Any]],
 ) -> Any:
-    """What a function returns for the first of some arguments at which it is defined, or None."""
+    """The result of a function for the first arguments at which it is defined, or None."""
     for values in tried:
         try:
             return fn(*arrange(values))
@@ -311,7 +311,7 @@ def _parameters(name: str, clauses: Clauses) -> dict[str, str]:
         )
     try:
         known = typing.get_type_hints(lift)
-    except Exception:  # annotations may name what does not exist
+    except Exception:  # annotations may contain undefined names
         known = {}
     count = None if declared is None else len(declared)
     names = parameter_names(lift, count)

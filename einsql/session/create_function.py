@@ -155,7 +155,7 @@ def _type_texts(name: str, fn: Callable[..., Any], given: object, result: object
     if given is None or result is None:
         try:
             known = typing.get_type_hints(fn)
-        except Exception:  # annotations may name what does not exist
+        except Exception:  # annotations may contain undefined names
             known = {}
     if given is None:
         given = [known.get(p) for p in _signature(fn)]

@@ -386,7 +386,7 @@ class Relation(Fetched):
         return self._made(both(text, left, right))
 
     def _other(self, other: Relation) -> Source:
-        """The source of another relation, with names for what this one captures by its names.
+        """The source of another relation, with new names for variables that both capture.
 
         Raises:
             InterfaceError: It is no relation of this connection.

@@ -356,7 +356,7 @@ class QueryBinder:
             return self.calls[key][1]
 
     def _call_key(self, call: exp.Anonymous) -> tuple[object, ...]:
-        """What the result of a table macro depends on: equal calls share one node."""
+        """The inputs of a table macro's result: equal calls share one node."""
         queries = tuple(id(query) for query in _substitution.selects(call))
         levels = tuple((id(level), len(level)) for level in self.ctes)
         return (identity_of(call), queries, levels, self.foreign)

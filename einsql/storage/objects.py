@@ -218,7 +218,7 @@ def same_form(old: Object | None, new: Object | None) -> bool:
 
 
 def same_but_inputs(old: Object | None, new: Object | None) -> bool:
-    """True if the objects have the same form, apart from what plans compare before they run.
+    """True if the objects have the same form, except for properties that plans compare.
 
     A plan compares the bounds of the keys and the placement over the sites of each tensor that it
     reads.

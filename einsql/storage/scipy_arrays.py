@@ -45,7 +45,7 @@ def sparse_relation(
     if fill is not None and fill != 0:
         raise InterfaceError(
             f"A sparse array cannot be filled with {fill!r}",
-            hint="fill=0 makes what is not stored zeros; without it these keys are absent.",
+            hint="fill=0 makes absent elements zeros; without it their keys are absent.",
         )
     other = wider(array.dtype)
     if other is not None:

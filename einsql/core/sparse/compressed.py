@@ -22,7 +22,7 @@ from einsql.core.sparse.selection import selected
 from einsql.errors import InterfaceError
 
 OUTSIDE = "rows or columns lie outside of it"
-"""How the owner has changed a matrix that has numbers of elements or columns beyond its own."""
+"""The error of a matrix whose owner has changed its numbers of elements or its columns."""
 FEW = 16
 """Stored elements for each position from which a binary search in rows is faster than a search in
 the positions of all elements, which takes 20 ms for 10 of 5 M elements to compute them."""

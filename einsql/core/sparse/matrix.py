@@ -42,7 +42,7 @@ class Sparse:
         names: The names of the values.
         turned: Whether the matrix's rows are the second one of two keys.
         fills: The values of the keys without a stored element; None if these keys are absent.
-        is_constant: Whether nobody changes the arrays, so that results may share them.
+        is_constant: Whether the arrays never change, so that results may share them.
         known_order: Whether the columns of every row increase; None if it is not known.
         is_tile: Whether they are an `Elements` by rows of the first key: in order, in memory.
     """

@@ -1,4 +1,4 @@
-"""The positions of a sparse tensor's elements: what cuts and costs of plans need.
+"""The positions of a sparse tensor's elements, for cuts and costs of plans.
 
 A plan refers to the pattern of an input and may be kept for long. So a pattern refers weakly to the
 fields. It counts the elements while these exist, remembers the counts, and estimates others later.

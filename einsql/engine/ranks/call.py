@@ -121,13 +121,13 @@ class Call:
         """Sends the command. After a cancellation the remaining ranks get `Decline` instead.
 
         Args:
-            unused: By rank what the driver no longer needs.
+            unused: By rank the data that the driver no longer needs.
             after: The number of the run on whose success the command depends, or 0.
 
         Raises:
             Gone: A rank has ended.
         """
-        # A rank that is told may take the core of this process; rank 0 often has the most to do.
+        # A rank that gets a message may take the core of this process; rank 0 often has most work.
         for rank, command in reversed(list(self._commands.items())):
             released, forgotten = unused[rank]
             order = Order(self.number, command, released, forgotten, after)

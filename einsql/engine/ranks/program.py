@@ -60,7 +60,7 @@ from einsql.storage.files import FileFields
 
 if TYPE_CHECKING:
     from einsql.ir.functions import shipping as functions_of_ranks
-else:  # loaded for Python functions; it also tells pickle how to send them
+else:  # loaded for Python functions; it also registers how pickle sends them
     functions_of_ranks = LazyModule("einsql.ir.functions.shipping")
 
 Keep = Callable[[str, Arrays, "RankFields"], None]

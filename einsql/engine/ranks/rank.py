@@ -192,7 +192,7 @@ class Rank:
             return True
         except Unread as unread:
             if not unread.number:
-                raise unread.reason from None  # nobody waits for an answer, so the rank ends
+                raise unread.reason from None  # no process waits for an answer, so the rank ends
             message = Order(unread.number, Decline(unread.reason, unread.together))
         if isinstance(message, Cancel):
             self._cancelled = range(message.number, message.last + 1)

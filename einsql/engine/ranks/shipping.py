@@ -90,7 +90,7 @@ def is_joint(program: Program) -> bool:
 
 
 def working(program: Program, ranks: int) -> Sequence[int]:
-    """Returns the ranks with tiles of any step, and rank 0, which tells the progress."""
+    """Returns the ranks with tiles of any step, and rank 0, which reports the progress."""
     sites = np.concatenate([s.tiles.sites for s in program.steps])
     return sorted({0, *ranks_of(sites, program.sites, ranks).tolist()})
 

@@ -133,7 +133,7 @@ class SizedExchange:
         schema: Schema,
         transport: Transport,
     ) -> None:
-        """Tells the sizes of the pieces to all sites, and starts their transfer.
+        """Sends the sizes of the pieces to all sites, and starts their transfer.
 
         Args:
             routes: The pieces, with the shape of each one.
@@ -202,7 +202,7 @@ class SizedExchange:
 
 
 def announcement(sources: np.ndarray, sites: int) -> Routes:
-    """The routes by which every site tells all others the sizes of its pieces.
+    """The routes by which every site sends the sizes of its pieces to all others.
 
     Args:
         sources: int64 (pieces,), the site of each piece.

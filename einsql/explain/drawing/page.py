@@ -144,7 +144,7 @@ def _hint(report: GraphReport) -> str:
     hint = "<p>Choose an operation or a tensor in the graph to see its details.</p>"
     if report.sites > 1:
         hint += (
-            "<p>A box says under its bars what is predicted: scalar operations, EinDecomp's "
+            "<p>The text under a box's bars has the predictions: scalar operations, EinDecomp's "
             "floats, bytes sent between sites and time; ⇄ names the collectives.</p>"
         )
     if bool(report.measured):

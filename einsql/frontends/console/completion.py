@@ -211,7 +211,7 @@ class Vocabulary:
 
 
 _CALLS = {d.name.upper(): d.call for d in (*SCALARS, *AGGREGATES, *TABLES)}
-"""How functions are called, by name; those of tiles have no entry."""
+"""The form of each function's call, by name; functions of tiles have no entry."""
 _RESPELLED = {*KEYWORDS, *FUNCTIONS, *TABLE_FUNCTIONS, *OPTIONS}
 
 

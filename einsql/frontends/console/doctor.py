@@ -25,7 +25,7 @@ Check = Callable[[], Iterator[tuple[str, str]]]
 
 
 def doctor(out: TextIO) -> int:
-    """Prints what einsql uses on this machine, and whether it works.
+    """Prints the libraries that einsql uses on this machine, and whether they work.
 
     Returns:
         The exit status: 0, or 1 if a required part does not work.

@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
         const="text",
         default=[],
         metavar="SQL",
-        help="run these statements or this dot command first, then go on",
+        help="run these statements or this dot command first, then start the console",
     )
     for mode in MODES:
         add(

@@ -125,7 +125,7 @@ def _word(tokens: list[_Token], at: int) -> str:
 
 
 def _lasting(begun: list[str]) -> str:
-    """What a statement creates whose text runs later; empty for another statement."""
+    """The kind of object whose text a statement stores for later; empty for another statement."""
     head = begun[: begun.index("AS")] if "AS" in begun else begun
     kind = next((w for w in _LASTING if w in head), "") if begun[0] == "CREATE" else ""
     return "PREPARE" if begun[0] == "PREPARE" else kind

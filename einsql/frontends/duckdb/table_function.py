@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 VERSIONS = ("2.0.0", "2.0.1")
-"""The versions of DuckDB whose private method `_register_source` is known to do what is needed."""
+"""The versions of DuckDB with whose private method `_register_source` this code was tested."""
 
 SOURCES = 16
 """Number of kept sources. DuckDB binds a source right after it is made, or after those of the

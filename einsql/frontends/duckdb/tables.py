@@ -168,7 +168,7 @@ def _keys(name: str, types: Mapping[str, str], dims: Sequence[str] | None) -> li
     if not keys:
         shown = ", ".join(f"{c} {t}" for c, t in types.items())
         raise ProgrammingError(
-            f"{name} is no tensor as it stands: its first column is no integer key ({shown})",
+            f"{name} is not a tensor: its first column is not an integer key ({shown})",
             hint=_EXPLICIT,
         )
     return keys

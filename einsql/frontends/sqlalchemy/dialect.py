@@ -138,7 +138,7 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
     def do_begin(self, dbapi_connection: Any) -> None:
         """Makes the next statement begin a transaction; einsql's connections do not begin one.
 
-        A transaction reads what was committed when it began, so it begins with its first
+        A transaction reads the last commit before it began, so it begins with its first
         statement and no sooner.
         """
         con = _beneath(dbapi_connection)

@@ -100,7 +100,7 @@ def _kept(entries: list[Any]) -> int:
 def _gathered(x: TracedArray, step: Step, at: list[Affine], extent: int) -> Expr:
     """An array's element as an index: counted from 0, or from the end if it is negative.
 
-    What lies outside is an error, which the program looks for; here it is held inside.
+    Indices out of bounds are an error that the program checks for; here they are clipped.
     """
     element = read(step, at)
     if extent == 0:

@@ -49,7 +49,7 @@ class Traced:
         graph, outputs = recorded.graph, recorded.outputs
         program = self._written = write(graph, outputs)
         for name, (step, _) in graph.tensors.items():
-            step.dims = program.keys[name]  # what checks and derivatives call their keys too
+            step.dims = program.keys[name]  # checks and derivatives use these names of keys, too
         self._pack: Callable[[list[np.ndarray]], Any] = recorded.packed
         self.statements = program.statements
         self.sql = ";\n\n".join(program.statements)
@@ -388,7 +388,7 @@ def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
         raise ProgrammingError(
             f"The function does not take {plural(len(args), 'argument')}: {error}"
         ) from None
-    except ValueError:  # a builtin tells nothing of its arguments
+    except ValueError:  # a builtin has no signature
         return [f"x{n}" for n in range(len(args))]
     names: list[str] = []
     for name, value in bound.arguments.items():

@@ -130,7 +130,7 @@ class Select:
                 n = self._label(s, axis, i)
                 if known is not None and n is not None:
                     give(n, known[axis])
-        for s in self.sources:  # a key that is read elsewhere still says what it is about
+        for s in self.sources:  # a key that is read elsewhere keeps its name
             known = self.names.keys.get(s.read.step)
             for axis, i in self._axes(s):
                 own = labels(i)

@@ -1,6 +1,6 @@
 """Views: arrays that share elements, and how a write to one changes the others.
 
-NumPy's slices and transposes are views: what is written through one shows in all. Here an array
+NumPy's slices and transposes are views: a change through one shows in all. Here an array
 that is written is a new step in the place of the old one, under a condition on keys where only
 some elements are written, and every array that shows it is read from there from now on.
 """

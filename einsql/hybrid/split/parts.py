@@ -1,4 +1,4 @@
-"""What the splitters of one statement share: fragments, reasons, and look-ups of names."""
+"""The shared state of one statement's splitters: fragments, reasons, and look-ups of names."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class GridAxis:
 
 
 class _Derived:
-    """A slot for what a node derives from its fields; copies and pickles derive it again."""
+    """A slot for values derived from a node's fields; copies and pickles derive them again."""
 
     __slots__ = ("_schema", "_sparse")
     _schema: Schema

@@ -1,4 +1,4 @@
-"""States of partial results: what a part of a reduction stores, and how two states merge.
+"""States of partial results: the fields that a part of a reduction stores, and their merge.
 
 A state is one field, or several related fields: ARG_MIN has its argument, the extreme value, and
 a flag for its existence. A merged state is a state again, so parts can be merged in any grouping.

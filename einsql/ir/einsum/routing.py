@@ -119,11 +119,11 @@ class RoutedGroup:
 
 
 Choice = tuple[int, Expr, int, int]
-"""What chooses: the identity of the relation, the expression over its values, and the bounds."""
+"""The relation that chooses, by identity, the expression over its values, and the bounds."""
 
 
 def choice_of(node: EinSum, routing: Routing) -> Choice:
-    """What the rows of a node choose, which is equal for nodes with equal choices."""
+    """A node's choices for its rows; equal for nodes with equal choices."""
     axis = node.axis(routing.label)
     assert axis.define is not None
     define = map_values(axis.define, lambda v: replace(v, operand=0))

@@ -64,7 +64,7 @@ def _nothing(*_: object) -> None:
 
 
 def source_of(f: PythonFunction) -> Source:
-    """How a function is sent.
+    """The form in which a function is sent.
 
     Raises:
         NotSupportedError: See `sent`.

@@ -116,7 +116,7 @@ class PhysicalSchema:
         return known
 
     def derived(self, name: str, compute: Callable[[], T]) -> T:
-        """What a function derives from the type, computed once."""
+        """The result of a function of the type, computed once."""
         if name not in self._derived:
             self._derived[name] = compute()
         known: T = self._derived[name]  # type: ignore[assignment] # one function uses a name

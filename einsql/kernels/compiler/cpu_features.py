@@ -10,7 +10,7 @@ from itertools import takewhile
 from einsql.core.records import dataclass
 
 _MODEL = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-"""Lines of Linux's description of a processor that say what code it runs."""
+"""Lines of Linux's description of a processor that list its instruction sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def allowed() -> str:
 
 
 def host() -> tuple[str, ...]:
-    """What tells this machine's processor from others: its model and its features."""
+    """The identity of this machine's processor: its model and its features."""
     described = _described()
     if described:
         return tuple(described.get(name, "") for name in _MODEL)

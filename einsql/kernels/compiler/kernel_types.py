@@ -203,7 +203,7 @@ def is_word(kind: Type) -> bool:
 
 
 def plain(kind: Type) -> Type:
-    """The type of a variable for values of a type: without what is known of one value."""
+    """The type of a variable for values of a type, without properties of a single value."""
     if isinstance(kind, IntegerLiteral):
         return int64
     return boolean if isinstance(kind, BooleanLiteral) else kind

@@ -1,4 +1,4 @@
-"""What the text of kernels is written with: functions, and the functions that they call.
+"""The vocabulary of kernels' source: functions, and the functions that they call.
 
 Kernels, and functions that they call, are Python text that `translator.py` compiles. An intrinsic
 is a function that is LLVM code: a Python function writes that code.

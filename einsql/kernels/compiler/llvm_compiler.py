@@ -31,7 +31,7 @@ _SPEED = 3
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What code is made for.
+    """The processor for which code is generated.
 
     Attributes:
         machine: LLVM's description of this processor.

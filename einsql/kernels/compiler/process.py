@@ -106,7 +106,7 @@ class CompilerProcess:
         process, self._process = self._process, None
         if process is not None:
             _close(process)
-            process.returncode = 0  # nobody waits for it, and Python does not warn of that
+            process.returncode = 0  # it is never waited for, and Python does not warn of that
 
     def _work(self) -> None:
         while True:

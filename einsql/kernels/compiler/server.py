@@ -1,4 +1,4 @@
-"""What the compiler process does: it compiles texts that it reads from a pipe.
+"""The compiler process: it compiles texts that it reads from a pipe.
 
 The process does not run the packages `einsql` and `einsql.kernels`, which import what a session
 needs. It imports this module and those of the compiler.
@@ -33,7 +33,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1):  # what the compiler prints is no answer
+    for standard in (0, 1):  # output of the compiler is not an answer
         os.dup2(null, standard)
     os.write(answers, HELLO)
     with suppress(EOFError, OSError):
@@ -75,7 +75,7 @@ def received(pipe: int) -> bytes:
 
 
 def read(pipe: int, count: int) -> bytes:
-    """Reads so many bytes; see `received`."""
+    """Reads a given number of bytes; see `received`."""
     content = b""
     while len(content) < count:
         more = os.read(pipe, count - len(content))

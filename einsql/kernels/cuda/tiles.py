@@ -34,7 +34,7 @@ from einsql.kernels.scalars import values_of
 from einsql.kernels.vectorized.views import reading
 
 DEPTH = 16
-"""Values of the reduced labels in a tile; sums of FLOAT are FLOAT over so many terms."""
+"""Values of the reduced labels in a tile; sums of FLOAT are FLOAT over this number of terms."""
 REGISTERS = 384
 """Greatest bytes of a thread's running values, so that they stay in registers."""
 SMALL = 16

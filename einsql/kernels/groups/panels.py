@@ -11,7 +11,7 @@ BYTES = machine().width
 
 
 def width(itemsize: int, columns: int) -> int:
-    """Elements in a row of a tile, for right sides of so many columns."""
+    """Elements in a row of a tile, for right sides of the given number of columns."""
     return BYTES // itemsize * (1 if is_narrow(itemsize, columns) else WIDE)
 
 

@@ -115,7 +115,7 @@ def any_empty(extremes: Any, step: int, rows: int) -> bool:
 
 
 def _multiplier(tall: int, wide: int) -> Any:
-    """Multiplies blocks by tiles of so many rows, and vectors in a row."""
+    """Multiplies blocks by tiles of `tall` rows and `wide` vectors."""
 
     def multiply(
         left: int,

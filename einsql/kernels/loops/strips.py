@@ -24,8 +24,8 @@ JAMMED = 8
 FOLDED = 1024
 """Terms of a DOUBLE sum between compensations, in several lanes; for rows twice as many."""
 _NEAR, _AHEAD, _LINE = 2**10, 2**12, 2**6
-"""Bytes of a strip that is requested at once, their distance from what is read, and bytes of a
-cache line. One thread then sums 15 GB/s of FLOAT instead of 11 (benchmark `reductions`, Intel
+"""Bytes of a strip that is requested at once, their distance from the current element, and bytes of
+a cache line. One thread then sums 15 GB/s of FLOAT instead of 11 (benchmark `reductions`, Intel
 Xeon with AVX-512)."""
 _STREAMS = 8
 """Greatest number of streams whose data is requested."""

@@ -96,7 +96,7 @@ class Tile:
 
     @property
     def spelled(self) -> dict[str, object]:
-        """What the text of a kernel says of a tile."""
+        """The fields of the kernel's source that depend on the tile."""
         return {
             "rows": self.rows,
             "nbytes": self.lanes * self.size,

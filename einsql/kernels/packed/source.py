@@ -241,7 +241,7 @@ class _Text(Builder):
         self.side = ROWS
 
     def start(self, side: str) -> None:
-        # Names go on: one that both sides have would have the type of both.
+        # Names continue, because a name of both sides would have the type of both.
         self.lines, self.known, self.side = [], {}, side
 
     def program(self) -> Program:

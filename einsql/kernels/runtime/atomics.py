@@ -14,7 +14,7 @@ from einsql.kernels.compiler.language import intrinsic
 
 WORD = ir.IntType(64)
 _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
-"""The intrinsic that tells a processor that a thread is waiting, and its argument."""
+"""The intrinsic by which a thread signals the processor that it waits, and its argument."""
 ARGUMENTS = 24
 """Words that a compiled function is given, of which it takes as many as it has."""
 _ROW_MAJOR = 101  # how CBLAS names C order

@@ -108,7 +108,7 @@ class NotCompiledError(Exception):
 
 
 class _Thread(threading.local):
-    """What a thread does without a kernel.
+    """The behaviour of a thread without a kernel.
 
     Attributes:
         raises: Whether `load` raises NotCompiledError instead of waiting.

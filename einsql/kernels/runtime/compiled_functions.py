@@ -291,7 +291,7 @@ def lowest_bit(_: Any, word: Any) -> Any:
 
 @intrinsic
 def borrow(_: Any, count: Any) -> Any:
-    """The address of so many uninitialised bytes, which the kernel returns by `give_back`.
+    """The address of uninitialised bytes, which the kernel returns by `give_back`.
 
     Kernels do not allocate arrays.
     """

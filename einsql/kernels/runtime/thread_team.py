@@ -127,7 +127,7 @@ def kernel(state, worker, looks, begins, others):
             found, length = load(job + 64), load(job + 72)
             near = length * worker // threads
             until = near + min(length, {_NEARER})
-        if near < until:  # brings nearer what it is likely to read next: first its own pieces
+        if near < until:  # prefetches likely reads: first its own pieces
             for _ in range({_STRIDE} // 64):
                 prefetch(found + (near - length if near >= length else near))
                 near += 64

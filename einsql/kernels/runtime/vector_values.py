@@ -72,7 +72,7 @@ class Num:
         return kind.element if isinstance(kind, ir.VectorType) else kind
 
     def _like(self, element: Any) -> Any:
-        """A type of so many elements as this has."""
+        """Another type with the same number of elements."""
         kind = self.value.type
         return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element
 

@@ -54,12 +54,12 @@ STATES = 4
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What the node depends on, of a matrix.
+    """The properties of a matrix on which the node depends.
 
     Attributes:
         stored: The number of elements.
         starts, columns: The types of its arrays.
-        is_constant: Whether nobody changes its arrays.
+        is_constant: Whether its arrays never change.
     """
 
     stored: int
@@ -190,7 +190,7 @@ class RouteLoops:
         return slot
 
     def marks_operand(self, mark: Marks) -> Operand:
-        """The operand that stands for marks; no array is passed for it."""
+        """The operand for marks; no array is passed for it."""
         axis = self.node.axis(mark.label)
         fields = (Field(SLOT, _index(mark.kind)),)
         schema = Schema((Key("column", axis.lo, axis.hi),), fields)

@@ -56,7 +56,7 @@ class RowLoops(Loops):
         nest: The order of its loops, first that over rows.
         boxes: The partition of the loops.
         marks: The marks.
-        unchanging: The labels that are computed from arrays that nobody changes.
+        unchanging: The labels that are computed from arrays that never change.
         near: Whether the kernel assumes small angles.
     """
 
@@ -95,7 +95,7 @@ class _RowWriter(Writer):
 
     Attributes:
         marks: The marks, by the number of the operand that stands for them.
-        unchanging: The labels that are computed from arrays that nobody changes.
+        unchanging: The labels that are computed from arrays that never change.
     """
 
     marks: Mapping[int, Marks] = {}

@@ -10,7 +10,7 @@ from einsql.kernels.kernel import Tick
 
 
 def still(tick: Tick, done: float, _: float) -> None:
-    """Reports what was done before a part of the work."""
+    """Reports progress before a part of the work."""
     tick(done)
 
 

@@ -1,4 +1,4 @@
-"""Running reductions: `label <= key + c` or `label >= key + c` selects what is reduced.
+"""Running reductions: `label <= key + c` or `label >= key + c` selects the reduced elements.
 
 The running results of all values of the label are computed once, in linear time. Each key reads
 the result of the values that it selects.

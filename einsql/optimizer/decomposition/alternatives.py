@@ -72,7 +72,7 @@ class Alternatives:
         return total
 
     def _saved(self, n: int, vectors: np.ndarray, copies: int) -> np.ndarray:
-        """What the vectors under which an operation runs in its group save, float64 (vectors,)."""
+        """The savings of vectors under which an operation runs in its group, float64 (vectors,)."""
         group = self._group_of[n]
         own = [self.schedules[m] for m in group.members]
         position = group.members.index(n)

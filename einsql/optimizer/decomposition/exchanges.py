@@ -1,6 +1,6 @@
 """Rules that exchange an operation and a repartition, as cuts of the operation (TRA §4.2).
 
-Where an operation and its operand or reader have different cuts, a repartition lies between them.
+An operation and its operand or reader with different cuts have a repartition between them.
 An operation that reduces nothing can take the other cut. Then the repartition is on its other
 side:
 
@@ -24,7 +24,7 @@ from einsql.optimizer.decomposition.vectors import restricted
 def exchanges(
     problem: Problem, schedules: Schedules, n: int
 ) -> Iterator[tuple[CutRule, np.ndarray]]:
-    """The vectors under which a repartition lies on the other side of an operation.
+    """The vectors under which a repartition is on the other side of an operation.
 
     Args:
         problem: The problem, with publishing vertices.

@@ -114,7 +114,7 @@ class Joining:
 
 
 def savings(group: Group, cuts: np.ndarray, objective: Objective) -> np.ndarray:
-    """What running a group's operations together saves under each cut, float64 (cuts,)."""
+    """The savings of running a group's operations together under each cut, float64 (cuts,)."""
     total = np.zeros(len(cuts))
     for n, v in enumerate(group.inside):
         vectors = group.vectors(n, cuts)

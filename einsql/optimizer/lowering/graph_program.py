@@ -106,7 +106,7 @@ class _Lowering:
         self._unread: dict[int, PhysicalSchema] = {}
         """The parts of each completion that no exchange has read."""
         self._known: dict[Hashable, Any] = {}
-        """What follows from types alone, which equal layers share."""
+        """The results that depend on types alone, which equal layers share."""
 
     def relation(self, node: ia.Node) -> _Relation:
         """The relation of a node; its steps are added if they do not exist."""

@@ -1,4 +1,4 @@
-"""Removes what no later step reads, such as blocks that a filter drops.
+"""Removes values that no later step reads, such as blocks that a filter drops.
 
 A block that is not computed cannot fail. Loads, and steps that move arrays between sites, stay
 complete, so that the bytes of a run are those of the plan.

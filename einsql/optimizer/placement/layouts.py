@@ -188,7 +188,7 @@ def declared(
         sites: The number of sites.
         order: The keys in the order in which blocks are numbered, the slowest first; empty
             for the order of the keys.
-        balances: For each key what decides its boundaries; None or empty for equal lengths.
+        balances: For each key the balance of its parts; None or empty for equal lengths.
     """
     number, order = prod(parts), order or range(len(keys))
     if number == 1:

@@ -51,7 +51,7 @@ def graph_entry(
     """The entry of a graph in a plan file.
 
     Args:
-        statement: What the graph computes, such as `SELECT` or `UPDATE w`.
+        statement: The statement that the graph computes, such as `SELECT` or `UPDATE w`.
         roots: The graph; one root if it is cut.
         cut: The cuts; None at one site.
         placed: The program of the sites; None at one site.

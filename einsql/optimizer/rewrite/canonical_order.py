@@ -46,7 +46,7 @@ _READABLE = 48
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """What a node is to its readers.
+    """A node's canonical form for its readers.
 
     Attributes:
         node: The node; the reference keeps its id valid.
@@ -225,7 +225,7 @@ class _Arrangement:
 def _identity_lines(
     node: EinSum, reads: Sequence[_Read], arrangement: _Arrangement
 ) -> Iterator[str]:
-    """What tells a node from others, except for names of labels and extents."""
+    """The identity of a node, except for names of labels and extents."""
     numbers = {a.label: n for n, a in enumerate(node.axes)}
     for read in reads:
         yield f"{read.text} {[numbers[x] for x in read.labels]}"

@@ -1,4 +1,4 @@
-"""The order of keys: a result is stored in the order in which its greatest operand lies.
+"""The order of keys: a result is stored in the order of its greatest operand's keys.
 
 The keys of a query's result are in the order of GROUP BY or of SELECT, which says nothing about
 memory. A kernel that writes across the order in which it reads takes many times as long, and
@@ -64,7 +64,7 @@ def _is_view(node: EinSum) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """How readers use the keys of nodes, by id; maps pass on how they are read.
+    """The uses of nodes' keys by readers, by id; maps pass on the uses of their readers.
 
     Attributes:
         wanted: The keys in the order of the result that maps compute from the node.

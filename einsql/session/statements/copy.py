@@ -54,7 +54,7 @@ def copy(ctx: Context, statement: Copy) -> int:
     form = _form(options)
     if statement.reads:
         if "ROWS" in options:
-            raise ProgrammingError("ROWS is for COPY … TO; a file says itself what it holds")
+            raise ProgrammingError("ROWS is for COPY … TO; a file has its own schema")
         return _copy_in(ctx, statement, options.get("TENSOR"), form)
     return _copy_out(ctx, statement, options, form)
 

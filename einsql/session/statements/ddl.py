@@ -222,7 +222,7 @@ def drop(ctx: Context, statement: Drop) -> None:
 
 
 def _kind_shown(item: Object) -> str:
-    """The kind of an object in errors, which tells aggregates from macros."""
+    """The kind of an object in errors, which distinguishes aggregates from macros."""
     tree = item.body.tree if isinstance(item, Definition) else None
     return tree.kind if isinstance(tree, Macro) else kind_of(item)
 

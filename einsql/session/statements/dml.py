@@ -266,7 +266,7 @@ def _parts(ctx: Context, tree: exp.Expr, binder: QueryBinder) -> tuple[list[Part
     except (NotSupportedError, UnknownHere) as error:
         if several and not error.hint:
             error.hint = (
-                "What stands beside a change in WITH is tensor work as a whole; BEGIN and COMMIT "
+                "All parts of a WITH with a change are tensor work; BEGIN and COMMIT "
                 "make several statements one."
             )
         raise

@@ -136,7 +136,7 @@ def _cells(schema: Schema, batch: Batch, names: dict[str, str], path: str) -> np
         if outside.any():
             raise IntegrityError(
                 f"'{path}' has {key.name} = {int(at[outside][0])}, which is out of bounds",
-                hint=f"{key.name} lies in [{key.lo}, {key.hi}).",
+                hint=f"{key.name} is in [{key.lo}, {key.hi}).",
             )
         flat = flat * key.extent + (at - key.lo)
     return flat

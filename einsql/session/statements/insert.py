@@ -291,7 +291,7 @@ def _check_bounds(tensor: str, key: Key, at: np.ndarray) -> None:
     if outside.any():
         raise IntegrityError(
             f"{key.name} = {int(at[outside].flat[0])} is out of bounds",
-            hint=f"{key.name} of {tensor} lies in [{key.lo}, {key.hi}).",
+            hint=f"{key.name} of {tensor} is in [{key.lo}, {key.hi}).",
         )
 
 

@@ -29,7 +29,7 @@ LARGEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class BestRows:
-    """What a condition implies: it holds for no other rows than the first of each partition.
+    """A condition that holds for no other rows than the first of each partition.
 
     Attributes:
         window: The ROW_NUMBER.

@@ -57,7 +57,7 @@ class ColumnsOnly:
     """An environment whose expressions read columns, and nothing else.
 
     Attributes:
-        place: What follows the name of anything else in the error that refuses it.
+        place: The text after a refused name in the error.
     """
 
     place = ""

@@ -60,7 +60,7 @@ def bind_gradient(
     if any(isinstance(n, PartInput) for n in walk(loss.node)):
         raise ProgrammingError(
             "There is no gradient through tiles",
-            hint="Write what the loss reads over elements.",
+            hint="Write the inputs of the loss over elements.",
             position=position(args[0]),
         )
     try:
@@ -140,7 +140,7 @@ def _loss_field(loss: Relation, at: exp.Expr) -> str:
     if not value.dtype.is_float:
         raise ProgrammingError(
             f"{name} is a {value.dtype.value}, and a loss is a float",
-            hint="CAST what it is computed from to FLOAT or DOUBLE.",
+            hint="CAST its operands to FLOAT or DOUBLE.",
             position=position(at),
         )
     assert value.field is not None

@@ -57,7 +57,7 @@ class Law:
 
     @property
     def together(self) -> tuple[int, ...]:
-        """The fields that are no base reductions and not rescaled, and what they depend on."""
+        """The fields that are not base reductions and not rescaled, and their dependencies."""
         others = (
             n
             for n in range(len(self.state.fields))

@@ -1,4 +1,4 @@
-"""What each function of SQL is, for completion and for the reference of functions."""
+"""Descriptions of SQL's functions, for completion and for the reference of functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Description:
 
     Attributes:
         call: A call with named arguments; optional ones are in brackets.
-        meaning: What the function returns, as one sentence without a period.
+        meaning: The function's result, as one sentence without a period.
         example: An expression that calls it; for table functions the text after FROM. Aggregates
             have the argument `val`.
         algebra: The scalar function or the reduction of the algebra that it is, if it is one.
@@ -130,7 +130,7 @@ SCALARS = (
     Description("radians(x)", "an angle of degrees in radians", "radians(0)", "radians"),
     Description("relu(x)", "greatest(x, 0), the rectified linear unit; not in DuckDB",
                 "relu(-1.5::DOUBLE)", type="that of x"),
-    Description("round(x [, digits])", "the nearest number of so many digits; halves away from 0",
+    Description("round(x [, digits])", "the nearest number with these digits; halves away from 0",
                 "round(2.345::DOUBLE, 1)", "round"),
     Description("sigmoid(x)", "1 / (1 + exp(-x)), the logistic function; not in DuckDB",
                 "sigmoid(0)", "sigmoid"),

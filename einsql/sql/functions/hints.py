@@ -31,7 +31,7 @@ _OF_ARRAYS = {
     "std": "STDDEV_POP(x) divides by the number of values, STDDEV_SAMP(x) by one less.",
     "var": "VAR_POP(x) divides by the number of values, VAR_SAMP(x) by one less.",
 }
-"""What functions of NumPy and PyTorch are in SQL."""
+"""The SQL forms of functions of NumPy and PyTorch."""
 
 
 def function_hint(reason: str, hint: str) -> str:

@@ -164,7 +164,7 @@ class Macro:
 
     @property
     def kind(self) -> str:
-        """What the definition is, in errors."""
+        """The kind of the definition, in errors."""
         return "macro" if self.law is None else "aggregate"
 
     @property

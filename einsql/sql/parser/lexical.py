@@ -11,7 +11,7 @@ import re
 from einsql.core.records import dataclass
 from einsql.errors import Error, ProgrammingError
 
-MAX_BYTES = 16 * 2**20  # characters of a script; scanning so many takes seconds
+MAX_BYTES = 16 * 2**20  # characters of a script; scanning that number takes seconds
 MAX_TOKENS = 500_000
 """Most tokens of a statement. In DuckDB an IN with half as many numbers takes 10 s and 1.3 GB."""
 MAX_DEPTH = 999

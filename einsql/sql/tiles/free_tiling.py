@@ -85,7 +85,7 @@ def require_numbers(root: ra.Node, why: str) -> None:
 
     Args:
         root: The plan.
-        why: What depends on the tiling.
+        why: The part of the query that depends on the tiling.
 
     Raises:
         ProgrammingError: TILES lacks numbers.
@@ -111,7 +111,7 @@ def numbers_needed(tensor: FreeTensor, why: str, *, merged: bool = False) -> Pro
 
     Args:
         tensor: The tensor with the free tiling.
-        why: What depends on the tiling.
+        why: The part of the query that depends on the tiling.
         merged: The query merges its result back to elements.
     """
     parts = ", ".join("2" for _ in tensor.schema.keys)

@@ -115,7 +115,7 @@ class Directory:
         Newer tiles are merged into the copy of the base segment.
 
         Args:
-            tensor: What to write.
+            tensor: The tensor to write.
             version: Part of the file name of a new segment.
             tick: Callback with the number of bytes after each piece; raises to cancel.
 
@@ -139,7 +139,7 @@ class Directory:
         """Writes and syncs a tensor's base segment; `sync` makes its name durable.
 
         Args:
-            tensor: What to write.
+            tensor: The tensor to write.
             version: Part of the file's name.
             pending: Receives the file names in use, which `sweep` must keep.
             tick: As in `store`.

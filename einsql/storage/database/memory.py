@@ -235,7 +235,7 @@ class Database:
         for low in sorted((mine & objects | (others - duck.dropped) & created) - both):
             raise OperationalError(
                 f'"{low}" would be the name of a table and of something else',
-                hint="What was there first has it; the transaction is rolled back.",
+                hint="The earlier object keeps the name; the transaction is rolled back.",
             )
 
     def _tables(self, duck: Duck) -> set[str]:

@@ -289,7 +289,7 @@ def frame_of(segment: Segment, schema: Schema, read: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Offsets in a segment of what is written later.
+    """Offsets in a segment of later writes.
 
     Attributes:
         starts: The elements of each field.

@@ -202,7 +202,7 @@ def _row(name: str, group: list[Stored], chunks: Mapping[int, bytes]) -> Row:
     elif not isinstance(kind, str):
         fault = "its row has no kind"
     elif not isinstance(description, str):
-        fault = "its row does not say what it is"
+        fault = "its row has no description"
     elif isinstance(version, int | None) and 0 <= (version or 0) < _NEWEST:
         return Row(name, version or 0, kind, description, chunks=chunks)
     else:

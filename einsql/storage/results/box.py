@@ -130,7 +130,7 @@ def _cells(rows: list[Row], columns: Sequence[Column], null: str) -> list[list[s
 
 
 def _footer(rows: Excerpt, columns: tuple[int, int], is_cut: bool, more: str) -> Iterator[str]:
-    """The line that says what a table omits.
+    """The line about the rows and columns that a table omits.
 
     Args:
         rows: The rows that are drawn.

@@ -262,7 +262,7 @@ WRONG = {
     "SELECT SUM(v) AS s FROM nokey": "i of nokey is NULL in 1 of 1 rows",
     "SELECT SUM(v) AS s FROM minus": "i of minus takes the value -3",
     "SELECT i FROM labels": "Column name of labels is VARCHAR, which no tensor holds",
-    "SELECT 1 AS x FROM names": "names is no tensor as it stands",
+    "SELECT 1 AS x FROM names": "names is not a tensor",
     "SELECT SUM(v) AS s FROM wide": "does not fit its type",
     "SELECT SUM(v) AS s FROM twice_sparse": "twice_sparse has several rows for i = 5, j = 9999999",
     "SELECT 1 AS x FROM nowhere": 'There is no tensor "nowhere"',

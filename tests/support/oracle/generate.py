@@ -44,7 +44,7 @@ class Item:
     bare: bool = False
 
     def text(self, oracle: bool) -> str:
-        """The item as it stands in the SELECT list."""
+        """The text of the item in the SELECT list."""
         shown = self.e.oracle if oracle else self.e.sql
         return shown if self.bare else f"{shown} AS {self.name}"
 

@@ -65,7 +65,7 @@ UNION ALL SELECT 'TYPE', schema_name, type_name, NULL, NULL, comment
 FROM duckdb_types() WHERE {_OF_SESSION}
 UNION ALL SELECT 'SEQUENCE', schema_name, sequence_name, NULL, NULL, comment
 FROM duckdb_sequences() WHERE NOT temporary AND database_name = current_database()"""
-"""The kind, schema, name and column of what has a comment, and the table on which it depends."""
+"""The kind, schema, name and column of a commented object, and the table on which it depends."""
 
 _INDEXES = """
 SELECT table_name, sql FROM duckdb_indexes() WHERE database_name = current_database()"""
@@ -100,7 +100,7 @@ class _Dump:
         self._definitions = [_Definition(e.name, definition(connection, e)) for e in stored]
 
     def lines(self) -> Iterator[str]:
-        """The statements: tables and tensors, then what reads them."""
+        """The statements: tables and tensors, then the objects that read them."""
         yield "BEGIN TRANSACTION;"
         if self._everything:
             yield from self._before()

@@ -1,4 +1,4 @@
-"""Who may send requests: the page of this process, and nobody else."""
+"""Access control: only the page of this process may send requests."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Workbench:
     """Runs one request at a time on a connection; `stop` and `status` do not wait for it.
 
     Attributes:
-        name: What the page calls the database.
+        name: The name of the database on the page.
         read_only: Whether the database is open for reading only.
         connection: The connection.
     """

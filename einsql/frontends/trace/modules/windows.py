@@ -225,7 +225,7 @@ def _avg_pool(
 
 @operator("adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d")
 def _adaptive_avg_pool(x: Array, sizes: Any) -> Array:
-    """Means of equal windows, so many along each of the last axes."""
+    """Means of equal windows, a given number along each of the last axes."""
     wanted = _several(sizes, len(sizes) if isinstance(sizes, list | tuple) else 2)
     last = x.shape[-len(wanted) :]
     if any(e % n for e, n in zip(last, wanted, strict=True)):

@@ -89,7 +89,7 @@ class RunningState:
         """By sum its total over all rounds, for each half of the queries."""
 
     def visit(self, node: EinSum, done: Mapping[int, Node]) -> Node:
-        """Computes a node of the softmax in each round; returns what other nodes read instead."""
+        """Computes a node of the softmax in each round; returns its replacement for other nodes."""
         m = self._members[id(node)]
         of = self._sums.get(id(node))
         if of is not None and of.divisor is not None:

@@ -135,7 +135,7 @@ class _Splitting:
         self._factors: EinSum | None = None
 
     def visit(self, node: EinSum, done: Mapping[int, Node]) -> Node:
-        """Computes the parts of a node of the softmax; returns what other nodes read instead."""
+        """Computes the parts of a node of the softmax; returns its replacement for other nodes."""
         of = self._sums.get(id(node))
         label = self._softmax.along[id(node)]
         if of is not None:

@@ -331,7 +331,7 @@ class DefinitionReader(AggregateReader):
         if self.word() in ("CASCADE", "RESTRICT"):
             raise NotSupportedError(
                 f"DROP … {self.word()} is outside the tensor fragment",
-                hint="What depends on the name stays, and says so when it is used.",
+                hint="Objects that depend on the name stay, and raise an error when they are used.",
                 position=self.position(),
             )
         self.end()

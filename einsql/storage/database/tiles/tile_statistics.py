@@ -18,7 +18,7 @@ RECORD = np.dtype([("least", "<i8"), ("most", "<i8"), ("nans", "<i8"), ("present
 """The extremes of the values that are no NaN, the number of NaNs, and of all present values.
 
 Extremes are the bits of a float64 for floats, and integers for other types. Infinities count as
-values, so an extreme tells whether a tile has one. A number of -1 means that nothing is known.
+values, so an extreme shows whether a tile has one. A number of -1 means that it is unknown.
 """
 UNKNOWN = (0, 0, -1, -1)
 """The record of a tile whose values are not known."""
