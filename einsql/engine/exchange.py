@@ -17,6 +17,7 @@ from einsql.core.boxes import extents
 from einsql.core.buffer_pool import empty
 from einsql.core.records import dataclass
 from einsql.core.sparse.arrays import Elements, arrays_in
+from einsql.core.sparse.pattern import mark
 from einsql.core.sparse.tiles import (
     Origin,
     as_elements,
@@ -35,7 +36,6 @@ from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import with_state
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Complete, Exchange, Program, View
-from einsql.optimizer.placement.select_elements import mark
 
 Held = dict[int, Arrays]
 """Fields of the tiles at owned sites, by the tile's number; a sparse tile is an `Elements`."""

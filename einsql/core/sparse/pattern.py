@@ -108,6 +108,20 @@ class Pattern:
         return Compressed(self.extents, csc.indptr, csc.indices, csc.data)
 
 
+def mark(flags: np.ndarray, first: int, occupied: np.ndarray, start: int) -> None:
+    """Sets the flags of the values that a sparse tile has.
+
+    Args:
+        flags: bool, for each value of a key from `first` on.
+        first: The first value.
+        occupied: bool, for each value of the sparse tile's key from `start` on.
+        start: The first value there.
+    """
+    lo, hi = max(first, start), min(first + len(flags), start + len(occupied))
+    if lo < hi:
+        flags[lo - first : hi - first] |= occupied[lo - start : hi - start]
+
+
 def _count(matrix: Compressed, box: np.ndarray) -> int:
     """The number of elements within a box."""
     if not extents(box).all():

@@ -16,6 +16,7 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.records import dataclass
+from einsql.core.sparse.pattern import mark
 from einsql.ir.einsum.graph import Input, stored_operands
 from einsql.ir.spmd.program import (
     Collective,
@@ -155,17 +156,3 @@ def _needed(program: Program, values: np.ndarray, by: Sequence[_Reading]) -> np.
             return None
         mark(flags, int(values[0]), occupied, int(box[r.key, 0]))
     return flags
-
-
-def mark(flags: np.ndarray, first: int, occupied: np.ndarray, start: int) -> None:
-    """Sets the flags of the values that a sparse tile has.
-
-    Args:
-        flags: bool, for each value of a key from `first` on.
-        first: The first value.
-        occupied: bool, for each value of the sparse tile's key from `start` on.
-        start: The first value there.
-    """
-    lo, hi = max(first, start), min(first + len(flags), start + len(occupied))
-    if lo < hi:
-        flags[lo - first : hi - first] |= occupied[lo - start : hi - start]

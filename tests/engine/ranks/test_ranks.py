@@ -1,5 +1,7 @@
 """Queries on real MPI ranks: the same answers, and tensors that stay where they are made."""
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -18,6 +20,16 @@ MATMUL = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP B
 @pytest.fixture(params=[2, 3])
 def con(request: pytest.FixtureRequest, connected: Connected) -> einsql.Connection:
     return connected(request.param)
+
+
+def test_a_rank_imports_nothing_of_planning() -> None:
+    script = """
+import sys, einsql.engine.ranks.rank
+planning = ("einsql.optimizer", "einsql.planner", "einsql.sql", "duckdb", "sqlglot", "scipy")
+print([m for m in sys.modules if m.startswith(planning)])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_a_product_stays_on_the_ranks_and_is_read_there(con: einsql.Connection) -> None:
