@@ -32,7 +32,7 @@ class CallerScope:
     __slots__ = ("_frame", "_is_hidden", "captured")
 
     captured: dict[str, object] | None
-    """Variables that precede those of the frame, by lower-case name; records those that are read."""
+    """Variables that precede those of the frame, by lower-case name; it records reads."""
 
     def __init__(self) -> None:
         self._frame: FrameType | None = None
