@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs.builder.reference import errors, functions, grammar, settings
+from docs.builder.reference import errors, functions, grammar, python_api, settings
 from docs.builder.source import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -11,5 +11,6 @@ PAGES = {
     "settings.md": settings.page,
     "errors.md": errors.page,
     "grammar.md": grammar.page,
+    "python.md": python_api.page,
 }
 """The pages by name, each with the function that returns its text."""

@@ -12,8 +12,8 @@ _HEAD = """# Settings
 `SET name = value` changes a setting of the session. `RESET name` restores its default. `SHOW name`
 prints its value as SET takes it, and `SHOW SETTINGS` lists all of them.
 `einsql.connect(config={{"sites": 4}})` and `einsql --set sites=4` set them when a session begins.
-Settings of DuckDB are set in the same way; If both have a setting
-of a name, einsql's is set.
+Settings of DuckDB are set in the same way. If both have a setting of one
+name, einsql's is set.
 
 ```python
 >>> import einsql
@@ -43,6 +43,29 @@ Some settings have a page or a section that explains them:
   [the model of seconds](../explanation/sites.md#what-is-minimised). `CALIBRATE` measures and sets
   them.
 - `enable_external_access`: [statements from others](../how-to/database.md#statements-from-others).
+
+## Options of a connection
+
+These options are fixed when a session begins, by `config` of `einsql.connect` or `--set`:
+
+| option | meaning |
+| --- | --- |
+| `mpi` | the number of [MPI ranks](../how-to/mpi.md) to start, or `world` for those of the program's own job |
+| `mpiexec` | the command that starts ranks, with `{{n}}` for their number |
+| `mpi_host` | the host name under which ranks reach this process |
+
+## Environment
+
+| variable | meaning |
+| --- | --- |
+| `EINSQL_COST` | the default of `cost`; MPI ranks have `seconds` |
+| `EINSQL_JIT` | the default of `jit` |
+| `EINSQL_CACHE_DIR` | the folder of [compiled kernels](../explanation/kernels.md#the-cache-of-compiled-kernels) |
+| `EINSQL_BLAS` | the [BLAS library](../explanation/kernels.md#mkl): `auto`, `numpy` or `mkl` |
+| `EINSQL_HISTORY` | the file of the [console's](../how-to/console.md) history; an empty name keeps none |
+| `NUMBA_NUM_THREADS` | the most [threads](../explanation/kernels.md#threads) of einsql's kernels in a process |
+| `OPENBLAS_NUM_THREADS` | the most threads of NumPy's BLAS |
+| `OMP_NUM_THREADS` | the threads of each [MPI rank](../how-to/mpi.md#on-one-node), else cores ÷ ranks |
 """
 
 
