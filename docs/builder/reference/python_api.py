@@ -11,10 +11,10 @@ from docs.builder.reference.tables import NOTICE, code, table
 _HEAD = """# Python
 
 {notice}
-The interface follows Python's DB-API 2.0 (PEP 249) and has the names of DuckDB's Python API. `help(name)`
-shows arguments, results and errors of each entry. Errors have [a page of their own](errors.md), also
-the exceptions of the module. [Clients](../how-to/clients.md) shows pandas, polars, notebooks and other tools,
-[functions of your own](../how-to/own-functions.md) show `create_function` and `create_aggregate`.
+The interface follows Python's DB-API 2.0 (PEP 249) and has the names of DuckDB's Python API.
+`help(name)` shows arguments, results and errors of each entry. [Errors](errors.md) lists the
+exceptions, [clients](../how-to/clients.md) shows pandas, polars, notebooks and other tools, and
+[functions of your own](../how-to/own-functions.md) shows `create_function` and `create_aggregate`.
 
 ## The module
 
@@ -37,9 +37,9 @@ _FUNCTIONS = (
 )
 _CLASSES = {
     "Connection": "`einsql.connect()` opens it; it is also a context manager, which closes it.",
-    "Cursor": "`con.execute()` and `con.cursor()` return it. A statement has run when it is returned.",
+    "Cursor": "`con.execute()` returns it after the statement has run, and `con.cursor()`.",
     "Relation": "`con.sql()` returns it. The query runs when its rows are fetched.",
-    "Attached": "`einsql.attach(con)` returns it; see [einsql in your DuckDB](../how-to/duckdb.md).",
+    "Attached": "`einsql.attach(con)` returns it: [einsql in your DuckDB](../how-to/duckdb.md).",
 }
 _INTERNAL = {
     "cached",
@@ -78,17 +78,17 @@ def _section(name: str) -> str:
 
         cls = getattr(duckdb, name)
     members = {n: getattr(cls, n) for base in cls.__mro__ for n in vars(base)}
-    names: dict[object, list[str]] = {}
+    names: dict[tuple[str, str], list[str]] = {}
     for n, member in members.items():
         if _is_public(n, member):
-            names.setdefault(member, []).append(n)
-    rows = [(_calls(member, each), _summary(member)) for member, each in names.items()]
+            names.setdefault((_arguments(member), _summary(member)), []).append(n)
+    rows = [(_calls(given, each), summary) for (given, summary), each in names.items()]
     return f"\n## {name}\n\n{_CLASSES[name]}\n\n{table(['member', 'meaning'], rows)}"
 
 
-def _calls(member: object, names: list[str]) -> str:
+def _calls(arguments: str, names: list[str]) -> str:
     """The call of a member, and its other names."""
-    return ", ".join([code(names[0] + _arguments(member)), *map(code, names[1:])])
+    return ", ".join([code(names[0] + arguments), *map(code, names[1:])])
 
 
 def _is_public(name: str, member: object) -> bool:

@@ -44,29 +44,25 @@ Some settings have a page or a section that explains them:
   them.
 - `enable_external_access`: [statements from others](../how-to/database.md#statements-from-others).
 
-## Options of a connection
-
-These options are fixed when a session begins, by `config` of `einsql.connect` or `--set`:
-
-| option | meaning |
-| --- | --- |
-| `mpi` | the number of [MPI ranks](../how-to/mpi.md) to start, or `world` for those of the program's own job |
-| `mpiexec` | the command that starts ranks, with `{{n}}` for their number |
-| `mpi_host` | the host name under which ranks reach this process |
-
-## Environment
-
-| variable | meaning |
-| --- | --- |
-| `EINSQL_COST` | the default of `cost`; MPI ranks have `seconds` |
-| `EINSQL_JIT` | the default of `jit` |
-| `EINSQL_CACHE_DIR` | the folder of [compiled kernels](../explanation/kernels.md#the-cache-of-compiled-kernels) |
-| `EINSQL_BLAS` | the [BLAS library](../explanation/kernels.md#mkl): `auto`, `numpy` or `mkl` |
-| `EINSQL_HISTORY` | the file of the [console's](../how-to/console.md) history; an empty name keeps none |
-| `NUMBA_NUM_THREADS` | the most [threads](../explanation/kernels.md#threads) of einsql's kernels in a process |
-| `OPENBLAS_NUM_THREADS` | the most threads of NumPy's BLAS |
-| `OMP_NUM_THREADS` | the threads of each [MPI rank](../how-to/mpi.md#on-one-node), else cores ÷ ranks |
-"""
+{options}{environment}"""
+_OPTIONS = {
+    "mpi": "the number of [MPI ranks](../how-to/mpi.md) to start, or `world` for those of the job",
+    "mpiexec": "the command that starts ranks, with `{n}` for their number",
+    "mpi_host": "the host name under which ranks reach this process",
+}
+_ENVIRONMENT = {
+    "EINSQL_COST": "the default of `cost`; MPI ranks have `seconds`",
+    "EINSQL_JIT": "the default of `jit`",
+    "EINSQL_CACHE_DIR": "the folder of "
+    "[compiled kernels](../explanation/kernels.md#the-cache-of-compiled-kernels)",
+    "EINSQL_BLAS": "the [BLAS library](../explanation/kernels.md#mkl): `auto`, `numpy` or `mkl`",
+    "EINSQL_HISTORY": "the file of the [console's](../how-to/console.md) history; empty for none",
+    "NUMBA_NUM_THREADS": "the most [threads](../explanation/kernels.md#threads) of einsql's "
+    "kernels in a process",
+    "OPENBLAS_NUM_THREADS": "the most threads of NumPy's BLAS",
+    "OMP_NUM_THREADS": "the threads of each [MPI rank](../how-to/mpi.md#on-one-node), else its "
+    "share of the cores",
+}
 
 
 def page() -> str:
@@ -81,4 +77,16 @@ def page() -> str:
         ["strategy", "what it cuts"],
         ((code(s.name + f":{s.argument}" * s.needs_argument), s.law) for s in STRATEGIES.values()),
     )
-    return _HEAD.format(notice=NOTICE, table=listing, strategies=strategies)
+    options = "## Options of a connection\n\n" + (
+        "These are fixed when a session begins, by `config` of `einsql.connect` or `--set`:\n\n"
+    )
+    options += table(["option", "meaning"], ((code(n), text) for n, text in _OPTIONS.items()))
+    variables = ((code(n), text) for n, text in _ENVIRONMENT.items())
+    environment = "\n## Environment\n\n" + table(["variable", "meaning"], variables)
+    return _HEAD.format(
+        notice=NOTICE,
+        table=listing,
+        strategies=strategies,
+        options=options,
+        environment=environment,
+    )
