@@ -84,6 +84,39 @@ def test_memory_that_is_not_aligned_is_copied_for_itself_alone(dtype: type[np.fl
         np.testing.assert_array_equal(found, wanted)
 
 
+PARTS = {"batch": ("ab", True), "m": ("a", True), "n": ("b", True), "k": ("ab", False)}
+
+
+@pytest.mark.parametrize(("own", "work"), [("int8", "float32"), ("int32", "float64"),
+                                           ("float32", "float64"), (">f8", "float64")])  # fmt: skip
+def test_operands_of_another_type_are_converted_before_they_are_multiplied(
+    own: str, work: str
+) -> None:
+    """Products of the operands' own type would wrap or be rounded, also of single elements."""
+    factor = {"int8": 100, "int32": 100_000}.get(own, 1.1)
+    for roles in product(PARTS.values(), repeat=2):
+        for extents in product((1, 3), repeat=2):
+            size = dict(zip("ij", extents, strict=True))
+            of = [tuple(x for x, (sides, _) in zip("ij", roles, strict=True) if side in sides)
+                  for side in "ab"]  # fmt: skip
+            keys = tuple(x for x, (_, kept) in zip("ij", roles, strict=True) if kept)
+            a, b = (np.full([size[x] for x in labels], factor).astype(own) for labels in of)
+            multiply = Multiplied(Labels(of[0], of[1], keys, size), np.dtype(work))
+            spec = f"{''.join(of[0])},{''.join(of[1])}->{''.join(keys)}"
+            expected = np.einsum(spec, a.astype(work), b.astype(work))
+            np.testing.assert_allclose(multiply(a, b, no_tick), expected, rtol=1e-15, err_msg=spec)
+
+
+@pytest.mark.parametrize("terms", [1, 4])
+def test_casts_are_exact_in_sums_of_one_term(terms: int) -> None:
+    con = einsql.connect()
+    for name in "xy":
+        con.register(name, np.full((3, terms), 100_000, np.int32), dims=("b", "k"))
+    sql = "SELECT b, SUM(x.val::DOUBLE * y.val) AS s FROM x JOIN y USING (b, k)"
+    assert con.execute(f"{sql} WHERE k < 1 GROUP BY b").fetch_numpy().tolist() == [1e10] * 3
+    assert con.execute(f"{sql} GROUP BY b").fetch_numpy().tolist() == [terms * 1e10] * 3
+
+
 def test_rows_are_cut_first_and_copies_are_few() -> None:
     assert cut((700, 800), 0, 2, [(0, 700), (1, 800)]) == (2, 1)
     assert cut((100, 800), 0, 2, [(0, 100), (1, 800)]) == (1, 2)

@@ -10,6 +10,7 @@ each a single run, one of them with stride 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
@@ -83,6 +84,17 @@ class Layout:
     left: Side
     right: Side
     result: tuple[str, ...]
+
+    def converting(self, left: bool, right: bool) -> Layout:
+        """The layout for operands that must be converted: they are copied, of any strides.
+
+        Args:
+            left: Whether the left operand has the type of the product, and is aligned.
+            right: The same of the right operand.
+        """
+        sides = [s if usable else replace(s, copied=True)
+                 for s, usable in ((self.left, left), (self.right, right))]  # fmt: skip
+        return replace(self, left=sides[0], right=sides[1])
 
 
 def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:

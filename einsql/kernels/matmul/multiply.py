@@ -110,7 +110,8 @@ class Multiplied:
     def _plan(self, a: np.ndarray, b: np.ndarray) -> Multiply:
         labels = self.labels
         steps = _steps(labels.left, a, self.work), _steps(labels.right, b, self.work)
-        layout = lay_out(labels, *steps)
+        same = [x.dtype == self.work and x.flags.aligned for x in (a, b)]
+        layout = lay_out(labels, *steps).converting(*same)
         copied = sum(x.size for x, side in ((a, layout.left), (b, layout.right)) if side.copied)
         points = labels.size(labels.extent)
         if copied and self._in_line(steps, layout) and points * rows.IN_LINE < copied / COPIES:
@@ -120,14 +121,14 @@ class Multiplied:
         last = next((x for x in reversed(layout.k) if labels.extent[x] > 1), None)
         contiguous = not copied and all(last is None or step[last] == 1 for step in steps)
         plan = Plan(self, layout, work, contiguous)
-        same = a.dtype == b.dtype == self.work
-        if self.compiles and same and not layout.right.copied and few_rows.is_suited(plan):
+        is_same = a.dtype == b.dtype == self.work
+        if self.compiles and is_same and not layout.right.copied and few_rows.is_suited(plan):
             if copied:
                 return plan.copied_first(0)
             few = few_rows.multiply_few(plan, a, b, plan.choose())
             if few is not None:
                 return few
-        if self.compiles and same and not copied and points >= COMPILED:
+        if self.compiles and is_same and not copied and points >= COMPILED:
             return plan.in_place(a, b) or plan.choose()
         return plan.choose()
 

@@ -216,7 +216,7 @@ def multiply_tile(
             there = [builder.icmp_signed("<", WORD(m), count) for m in range(high)]
             near = [builder.select(t, WORD(m), final) for m, t in enumerate(there)]
             starts = [at(start, (down, m)) for m in near]
-            spare = alloca_once(builder, ir.ArrayType(floats.vector, 1))
+            spare = alloca_once(builder, ir.ArrayType(floats.vector, across))
             aside = builder.sub(builder.ptrtoint(spare, WORD), places[0])
             lines = [builder.select(t, line, aside) for t, line in zip(there, lines, strict=True)]
 
