@@ -326,3 +326,62 @@ def test_a_large_tensor_that_becomes_an_array_has_a_notice() -> None:
     assert not con.notices
     assert con.execute("SELECT i, j, val FROM t WHERE j = k").fetchall() == [(1, 2, 4)]
     assert ["becomes an array of 300 × 300 × 300" in text for text in con.notices] == [True]
+
+
+@pytest.mark.parametrize("jit", ["wait", "never"])
+def test_arithmetic_of_keys_is_that_of_bigint(jit: str) -> None:
+    """The positions of elements have four bytes."""
+    con = einsql.connect(config={"jit": jit})
+    con.execute("CREATE TENSOR v (i DIM(2000000), val DOUBLE) STORAGE SPARSE")
+    con.execute("CREATE TENSOR m (i DIM(9), j DIM(100000), val DOUBLE) STORAGE SPARSE")
+    con.execute("INSERT INTO v VALUES (3, 1), (100000, 2); INSERT INTO m VALUES (1, 60000, 1)")
+    squares = con.execute("SELECT i, i * i + 1 AS s FROM v").fetchall()
+    assert squares == [(3, 10), (100_000, 10_000_000_001)]
+    assert con.execute("SELECT i FROM v WHERE i * i > 5000000000").fetchall() == [(100_000,)]
+    assert con.execute("SELECT i, j, j * j + 1 AS s FROM m").fetchall() == [
+        (1, 60_000, 60_000**2 + 1)
+    ]
+    con.execute("UPDATE v SET val = i * i")
+    assert con.execute("SELECT i, val FROM v").fetchall() == [(3, 9), (100_000, 1e10)]
+
+
+def test_keys_begin_beyond_four_bytes() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR x (i DIM(2000000), val DOUBLE); INSERT INTO x VALUES (1, 1), (9, 2)")
+    con.execute("CREATE TENSOR s STORAGE SPARSE AS SELECT i + 3000000000 AS i, val FROM x")
+    con.execute("UPDATE s SET val = val + i WHERE i >= 3000000000")
+    con.execute("DELETE FROM s WHERE i >= 3000000005")
+    rows = con.execute("SELECT i, val, i + 1 AS next FROM s").fetchall()
+    assert rows == [(3_000_000_001, 3_000_000_002, 3_000_000_002)]
+
+
+def test_changes_stay_sparse_with_parameters_and_several_parts() -> None:
+    con = einsql.connect()
+    keys = "i DIM(1000000), j DIM(1000000), val DOUBLE"
+    con.execute(f"CREATE TENSOR x ({keys}) STORAGE SPARSE; CREATE TENSOR t ({keys}) STORAGE SPARSE")
+    con.execute("INSERT INTO x VALUES (1, 2, 1), (600000, 5, 3)")
+    con.execute(
+        "WITH a AS (INSERT INTO t SELECT i, j, val FROM x WHERE val < 2) "
+        "INSERT INTO t SELECT i, j, val FROM x WHERE val >= 2"
+    )
+    con.execute("UPDATE t SET val = val * 2 WHERE i >= ?", [500_000])
+    assert con.execute("SELECT * FROM t").fetchall() == [(1, 2, 1), (600_000, 5, 6)]
+    con.execute("DELETE FROM t WHERE i >= ?", [500_000])
+    assert con.execute("SELECT * FROM t").fetchall() == [(1, 2, 1)]
+
+
+def test_a_commit_accepts_what_the_catalog_accepts(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    with einsql.connect(str(path)) as con:
+        con.execute("CREATE TENSOR a (i DIM(1000), x DOUBLE) STORAGE SPARSE")
+        con.execute(f"CREATE TENSOR b (j DIM({2**50}), y DOUBLE) STORAGE SPARSE")
+        con.execute("INSERT INTO a VALUES (7, 2); INSERT INTO b VALUES (5, 3)")
+        with pytest.raises(einsql.ProgrammingError, match="more than a tensor may have"):
+            con.execute("CREATE TENSOR c AS SELECT a.i, b.j, a.x * b.y AS val FROM a, b")
+        for columns in ('(i DIM(3), ".v" DOUBLE)', 'AS SELECT i, 1 AS ".v" FROM range(3) AS r(i)'):
+            with pytest.raises(einsql.ProgrammingError, match="starts with a dot"):
+                con.execute(f"CREATE TENSOR c {columns}")
+        last = f"SELECT i, 1 AS val FROM range({2**62 - 4}, {2**62}) AS r(i)"
+        con.execute(f"CREATE TENSOR c AS {last}")
+    with einsql.connect(str(path)) as con:
+        assert con.execute("SELECT * FROM c").fetchall() == con.execute(last).fetchall()

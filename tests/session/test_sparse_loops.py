@@ -188,6 +188,24 @@ def test_columns_that_an_owner_moves_outside_are_refused(sql: str) -> None:
     assert con.execute(sql).fetchall() == before
 
 
+@pytest.mark.parametrize("aggregate", ["SUM(a.val * b.val)", "MAX(a.val * b.val)"])
+def test_columns_of_products_that_an_owner_moves_outside_are_refused(aggregate: str) -> None:
+    """The partition reads the columns before the loops verify them."""
+    a, b = (sparse.random_array((300, 300), density=0.05, format="csr", rng=n) for n in (1, 2))
+    con = einsql.connect(config={"jit": "wait"})
+    con.register("a", a, dims=("i", "j"))
+    con.register("b", b, dims=("j", "k"))
+    sql = f"SELECT a.i, {aggregate} AS s FROM a JOIN b USING (j) GROUP BY a.i"
+    before = con.execute(sql).fetchall()
+    first = a.indices[0]
+    for column in (10**6, -1):
+        a.indices[0] = column
+        with pytest.raises(einsql.InterfaceError, match="changed since it was registered"):
+            con.execute(sql)
+    a.indices[0] = first
+    assert con.execute(sql).fetchall() == before
+
+
 def test_the_memory_limit_holds_for_products() -> None:
     """The elements of a product are counted before they are computed."""
     n, each = 1000, 30

@@ -63,7 +63,10 @@ class Compressed:
         return self.positions_of(0, self.stored)
 
     def positions_of(self, start: int, stop: int) -> tuple[np.ndarray, ...]:
-        """The positions of the elements `[start, stop)` along each key."""
+        """The positions of the elements `[start, stop)` along each key.
+
+        Some have the type of the columns, int32: convert them before arithmetic.
+        """
         columns = self.columns[start:stop]
         if len(self.extents) == 1:
             return (columns,)

@@ -212,14 +212,22 @@ class _Elements:
         assert fields is not None
         matrix = side.matrix if fields.is_constant else side.matrix.copied()
         require(matrix.stored * (BYTES + sum(f.dtype.numpy.itemsize for f in node.schema.fields)))
-        places = dict(zip(side.labels, matrix.positions, strict=True))
-        joined = Joined(matrix.stored, places, {side.number: matrix.values})
+        joined = Joined(matrix.stored, self._places(side), {side.number: matrix.values})
         sizes = _Sizes(matrix.stored, None)
         computed = self.compiled(sizes)(self._operands(joined, operands, None), no_progress)
         there = computed[PRESENT]
         every = bool(there.all())
         values = {n: a if every else a[there] for n, a in computed.items() if n != PRESENT}
         return Elements(matrix if every else matrix.only(there), values)
+
+    def _places(self, side: Side) -> dict[str, np.ndarray]:
+        """The positions of a side's elements by label, int64, for the labels that are read."""
+        gathered = (x for n in self.gathered for x in self.node.operands[n].labels)
+        read = {*self.labels, *gathered}
+        if read.isdisjoint(side.labels):
+            return {}
+        pairs = zip(side.labels, side.matrix.positions, strict=True)
+        return {x: place.astype(np.int64, copy=False) for x, place in pairs if x in read}
 
     def _renamed(self, fields: Sparse, elements: np.ndarray) -> dict[str, np.ndarray] | None:
         """The values of a node that only renames fields of one operand; None for another node.

@@ -185,13 +185,16 @@ def work_until(visits: Sequence[Visit], matrices: Mapping[int, Compressed]) -> C
 def _summed(matrix: Compressed, key: int, counts: np.ndarray) -> np.ndarray:
     """The sum of counts over the elements of each row.
 
+    Columns may be out of bounds if the owner has changed them; kernels raise an error for these.
+
     Args:
         matrix: The matrix.
         key: The number of the key of its columns that `counts` has.
         counts: The counts.
     """
     before = np.zeros(matrix.stored + 1, np.int64)
-    np.cumsum(counts[places_of(matrix.columns, matrix.extents[1:])[key]], out=before[1:])
+    places = places_of(matrix.columns, matrix.extents[1:])[key]
+    np.cumsum(counts.take(places, mode="clip"), out=before[1:])
     summed: np.ndarray = before[matrix.starts[1:]] - before[matrix.starts[:-1]]
     return summed
 

@@ -133,7 +133,7 @@ class PreparedDml:
                 fields, at = root_fields[at], at + 1
             try:
                 tensor = ctx.store.writable(part.name)
-                if part.name in self.shared and not fields.is_local:
+                if part.name in self.shared and not (fields.is_local or fields.is_sparse):
                     fields = LocalFields(fields)  # its rows become part of one write
                 new, number = part.writes(ctx, tensor, fields, inputs)
                 refuse_violations(new)

@@ -93,7 +93,8 @@ class UpdateOrDelete(Part):
         if cuts:
             box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs)
             lows = np.array([k.lo for k in schema.keys], np.int64).reshape(-1, 1)
-            fields = fields.part(tuple(fields), box - lows)
+            at = box - lows
+            fields = fields.crop(at) if fields.is_sparse else fields.part(tuple(fields), at)
             bounds = zip(box.tolist(), schema.keys, strict=True)
             keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in bounds)
             schema = Schema(keys, schema.fields)

@@ -184,6 +184,6 @@ def _positions(
     labels = tuple(k.name for k in touch_schema.keys)
     axes = {label: n for n, label in enumerate(labels)}
     return tuple(
-        here[axes[label]] + touch_schema.keys[axes[label]].lo - k.lo
+        here[axes[label]].astype(np.int64) + (touch_schema.keys[axes[label]].lo - k.lo)
         for label, k in zip(touch.labels, schema.keys, strict=True)
     )
