@@ -29,6 +29,7 @@ from einsql.storage.relation import Relation as Stored
 if TYPE_CHECKING:
     from einsql.planner import plan_files
     from einsql.planner.context import Context
+    from einsql.sql.macros.expansion import MacroExpander
 else:  # imported for plan files only
     plan_files = LazyModule("einsql.planner.plan_files")
 
@@ -78,7 +79,12 @@ def run_einsum(
     """
     if not isinstance(text, str):
         raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
-    algebra = Algebra.named(combine, reduce, lambda: query_binder(ctx).macros)
+
+    def macros() -> MacroExpander:
+        ctx.store.refresh()  # another connection may have changed the function
+        return query_binder(ctx).macros
+
+    algebra = Algebra.named(combine, reduce, macros)
     ctx.duck.refuse_aborted()
     if ctx.settings.plan is not None:
         plan_files.refresh(ctx)

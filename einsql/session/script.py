@@ -180,6 +180,7 @@ def described(ctx: Context, sql: str) -> Description | None:
     (span,) = spans
     text = sql[span.start : span.end]
 
+    ctx.store.refresh()
     cached = ctx.plans.find(sql, ctx.parameters)
     known = None if cached is None else cached.find(ctx.parameters)
     if isinstance(known, PreparedQuery | hybrid_query.HybridQuery):
@@ -201,7 +202,6 @@ def described(ctx: Context, sql: str) -> Description | None:
 
     with errors.located(span.start, sql):
         check_given(text, len(ctx.parameters))
-        ctx.store.refresh()
         return with_room(bind_and_plan, span.depth)
 
 

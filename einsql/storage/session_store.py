@@ -101,9 +101,9 @@ class Store:
         A change in place replaces the fields by new ones over the same memory.
         """
         stored = self.get(name)
-        if not isinstance(stored, Tensor) or stored.borrowed:
-            return False
-        return stored.relation.fields is fields
+        return (
+            isinstance(stored, Tensor) and not stored.borrowed and stored.relation.fields is fields
+        )
 
     def writable(self, name: str) -> Tensor:
         """The tensor with a name, to be changed.
@@ -190,16 +190,17 @@ class Store:
                 reading only.
         """
         low = name.lower()
-        hidden = None
         local = is_local(self.objects[low])
-        if local:
-            hidden = self._written.get(low, self.seen.objects.get(low))
-        else:
+        if not local:
             self._refuse_reader()
         self._changes += 1  # as in `put`
         if not local:
             self._written[low] = None
-        self._bind(low, hidden)
+        self._bind(low, self.beneath(low))
+
+    def beneath(self, low: str) -> Object | None:
+        """The object that one of this session alone, of a lower-case name, hides; else None."""
+        return self._written.get(low, self.seen.objects.get(low))
 
     def _bind(self, low: str, item: Object | None) -> None:
         before = self.objects.get(low)

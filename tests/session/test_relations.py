@@ -339,3 +339,13 @@ def test_columns_and_statistics_are_those_of_duckdb() -> None:
     assert tensor.val.fetchall() == [(n,) for n in x.ravel()]
     assert tensor.describe().fetchall()[1] == ("mean", 0.5, 2.5)
     assert not hasattr(tensor, "__array__")
+
+
+def test_columns_are_those_of_the_newest_commit(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.db")
+    with einsql.connect(path) as one, einsql.connect(path) as other:
+        one.execute("CREATE TENSOR t (i DIM(2), val FLOAT) DEFAULT 1")
+        assert other.sql("SELECT * FROM t").columns == ["i", "val"]
+        other.sql("SELECT * FROM t").fetchall()
+        one.execute("CREATE OR REPLACE TENSOR t (i DIM(2), j DIM(3), val FLOAT) DEFAULT 1")
+        assert other.sql("SELECT * FROM t").columns == ["i", "j", "val"]

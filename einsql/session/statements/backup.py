@@ -156,7 +156,9 @@ def _makes_catalog(tokens: Sequence[Token]) -> bool:
 
 
 def _export_objects(ctx: Context, part: str) -> None:
-    objects = [item for item in ctx.store.objects.values() if not is_local(item)]
+    current = ctx.store.objects.items()
+    lasting = [ctx.store.beneath(name) if is_local(own) else own for name, own in current]
+    objects = [own for own in lasting if own is not None]
     if not objects:
         return
     total = sum(item.relation.nbytes for item in objects if isinstance(item, Tensor))

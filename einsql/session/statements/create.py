@@ -24,7 +24,7 @@ from einsql.planner.plan import owners
 from einsql.planner.queries import Bound as Query
 from einsql.planner.queries import bind_query, plan_relation, query_binder, select_bound
 from einsql.session.statements import sparse_rows
-from einsql.session.statements.insert import filled, refuse_size, result_table
+from einsql.session.statements.insert import filled, refuse_names, refuse_size, result_table
 from einsql.session.statements.target import as_declared, constant, refuse_null, rows, taken_by
 from einsql.session.statements.value_checks import declared_checks, refuse_violations
 from einsql.sql.binder.best_rows import ROW_NUMBER
@@ -242,9 +242,7 @@ def _parts(cuts: Sequence[KeyCut], schema: Schema) -> Parts:
 
 
 def _declared(ctx: Context, statement: CreateTensor) -> Tensor:
-    names = [c.name.lower() for c in statement.columns]
-    if len(set(names)) != len(names):
-        raise ProgrammingError("Two columns have the same name")
+    refuse_names([c.name for c in statement.columns])
     keys = tuple(Key(c.name, 0, c.extent) for c in statement.columns if c.extent is not None)
     values = [(c.name, c.dtype) for c in statement.columns if c.dtype is not None]
     if not values:
@@ -293,8 +291,7 @@ def _stored(statement: CreateTensor, result: Result, foreign: set[int]) -> Tenso
             hint="A tensor needs every key: select them, or aggregate them away.",
         )
     names = [c.name for c in result.columns]
-    if len({n.lower() for n in names}) != len(names):
-        raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
+    refuse_names(names)
     values = [c for c in result.columns if c.field is not None]
     if not values:
         raise ProgrammingError("A tensor needs a value column", hint="Select one beside the keys.")
@@ -349,6 +346,7 @@ def _stored_sparsely(
     if few is not None:
         if statement.storage == "dense":
             return None
+        refuse_size(schema, "sparse")
         flagged = sparse_rows.with_flag(schema, few.filled)
         fields = few.renamed(flagged, values, statement.name)
         return Tensor(statement.name, Relation(flagged, fields), names)

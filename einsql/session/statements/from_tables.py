@@ -23,6 +23,7 @@ from einsql.session.statements.insert import (
     cells,
     column_order,
     filled,
+    refuse_names,
     refuse_size,
     row_write,
 )
@@ -72,8 +73,7 @@ def tensor_of(
         with ctx.memory.lending():
             return filled(empty, new_rows, storage)
     names = [c[0] for c in columns]
-    if len({n.lower() for n in names}) != len(names):
-        raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
+    refuse_names(names)
     count = 0
     while count < len(columns) - 1 and columns[count][1].is_integer:
         if columns[count][0].lower() == "val":  # the default name of a value column

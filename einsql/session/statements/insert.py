@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
-from einsql.core.schema import PRESENT, DType, Key, Schema, valid
+from einsql.core.schema import PRESENT, DType, Key, Schema, is_flag, valid
 from einsql.core.units import plural
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Call, Const, EinSum, ParameterInput, Value
@@ -48,6 +48,21 @@ def refuse_size(schema: Schema, storage: str | None = None) -> None:
             hint="STORAGE SPARSE stores the rows of a tensor only, if it has at most "
             f"{MAX_KEYS:,} keys.",
         )
+
+
+def refuse_names(names: Sequence[str]) -> None:
+    """Refuses names of columns that a tensor cannot have.
+
+    Raises:
+        ProgrammingError: Two are the same, or one is reserved for a flag.
+    """
+    if len({n.lower() for n in names}) != len(names):
+        raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
+    for name in names:
+        if is_flag(name):
+            raise ProgrammingError(
+                f'The column "{name}" starts with a dot', hint="Give it another name, as with AS."
+            )
 
 
 def inserted(

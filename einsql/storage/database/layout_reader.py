@@ -39,7 +39,7 @@ def whole(value: object, least: int = 0) -> int:
         ValueError: It is out of the range.
     """
     number = int(of_type(int, value))
-    if not least <= number < MOST:
+    if not least <= number <= MOST:
         raise ValueError(f"its row has the number {number}")
     return number
 

@@ -240,3 +240,13 @@ def test_an_export_fills_an_empty_directory_alone(tmp_path: Path) -> None:
         with pytest.raises(einsql.Error, match="nonsense"):
             con.execute(f"EXPORT DATABASE '{tmp_path / 'more'}' (FORMAT nonsense)")
         assert sorted(os.listdir(tmp_path)) == ["out", "source.db", "source.db.tensors"]
+
+
+def test_an_export_has_a_tensor_that_a_temporary_one_hides(tmp_path: Path) -> None:
+    with einsql.connect() as con:
+        con.execute("CREATE TENSOR x AS SELECT i, i * 2 AS val FROM range(4) AS r(i)")
+        con.execute("CREATE TEMP TENSOR x AS SELECT i, 0 AS val FROM range(2) AS r(i)")
+        con.execute(f"EXPORT DATABASE '{tmp_path / 'out'}'")
+    with einsql.connect() as con:
+        con.execute(f"IMPORT DATABASE '{tmp_path / 'out'}'")
+        assert con.execute("SELECT val FROM x").fetchall() == [(0,), (2,), (4,), (6,)]
