@@ -20,7 +20,7 @@ def computed(full: bool) -> list[Table]:
     rounds = [{"NumPy": x.rounds["numpy"], "einsql": x.rounds["warm"]} for x in lines]
     note = (
         f"{len(lines)} of {len(STATEMENTS)} statements; seconds of whole processes from start to "
-        "end, medians of {ROUNDS} rounds. The cache has compiled kernels."
+        f"end, medians of {ROUNDS} rounds. The cache has compiled kernels."
     )
     units = dict.fromkeys(columns[1:], "s")
     compete = ("NumPy", "einsql")
