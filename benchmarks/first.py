@@ -59,6 +59,7 @@ class Line:
         new_repeated: A repeated run on it.
         seen: The first run on the first shape again.
         processor: Seconds of all processors in the processes, by what runs.
+        rounds: The seconds of all rounds, by the attribute of their median.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Line:
     new_repeated: float
     seen: float
     processor: Mapping[str, float]
+    rounds: Mapping[str, Sequence[float]]
 
     def above(self) -> dict[str, float]:
         """Seconds above what each mode is compared with."""
@@ -154,7 +156,7 @@ def line(number: int, rounds: int = ROUNDS) -> Line:
         _check(statement, folder)
     medians = {mode: median(seconds) for mode, seconds in taken.items()}
     processor = {what: median(seconds) for what, seconds in run.processor.items()}
-    return Line(statement.name, **medians, processor=processor)
+    return Line(statement.name, **medians, processor=processor, rounds=taken)
 
 
 def _turns(run: _Process) -> dict[str, Callable[[], dict[str, float]]]:

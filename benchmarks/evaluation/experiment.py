@@ -144,6 +144,8 @@ class Table:
         compete: Columns whose least number wins a row; none if nothing is compared.
         ours: The column of `compete` that is einsql's choice.
         plotted: The x of a plot of the columns that compete over the rows; none without a plot.
+        rounds: The values of each round behind a row's medians, by column, for each row. With
+            them a row is judged by intervals.
         note: What a reader needs to know, such as why a cell is empty.
     """
 
@@ -154,6 +156,7 @@ class Table:
     compete: Sequence[str] = ()
     ours: str = ""
     plotted: str = ""
+    rounds: Sequence[Mapping[str, Sequence[float]]] = ()
     note: str = ""
 
 
@@ -206,6 +209,11 @@ class Experiment:
     scaling: Sequence[Scaling] = ()
     tolerance: float = TOLERANCE
     reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_own(name: str) -> bool:
+    """Whether a contestant is einsql with settings of its own, such as "einsql, megatron"."""
+    return name.startswith(f"{EINSQL}, ")
 
 
 def digest(answer: Array) -> list[float]:

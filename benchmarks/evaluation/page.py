@@ -9,9 +9,18 @@ from statistics import median
 from typing import Any
 
 from benchmarks.evaluation import claims, statistics
+from benchmarks.evaluation.comparisons import (
+    WORDS,
+    judged,
+    rounds_of,
+    verdicts,
+    words_of_strategies,
+    words_of_systems,
+)
 from benchmarks.evaluation.contents import PARTS
 from benchmarks.evaluation.experiment import EINSQL, Experiment
 from benchmarks.evaluation.run import complete
+from benchmarks.evaluation.running import COUNTERS, LOOPBACK
 from benchmarks.evaluation.statistics import Verdict
 from benchmarks.evaluation.worker import experiment
 from benchmarks.measure import Estimate
@@ -23,6 +32,12 @@ FOLDER = DOCUMENT.with_suffix("")
 """The pictures' directory."""
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 NO_REASON = "No reason is recorded."
+RESIDENT = "the sum of the processes' peaks of resident memory, inputs and libraries included"
+"""What the memory of runs is that do not say so."""
+SENT_BY = {
+    COUNTERS: "payload, by the system's own counters",
+    LOOPBACK: "all bytes through the loopback interface, with headers and control messages",
+}
 
 Json = Mapping[str, Any]
 
@@ -40,24 +55,21 @@ def write() -> Path:
 
 def text(content: Json, named: Sequence[str] = ()) -> str:
     """The results of a run, or of some of its experiments, in Markdown."""
-    parts = [*_head(content), *([] if named else _summary(content))]
+    parts = [_head(content), *([] if named else _summary(content))]
     for part, names in PARTS.items():
         there = [n for n in names if n in content["experiments"] and (not named or n in named)]
         if there:
             parts.append(f"## {part}")
         for name in there:
-            parts += _experiment(name, content["experiments"][name])
+            memory = content.get("memory", RESIDENT)
+            parts += _experiment(name, content["experiments"][name], memory)
     return "\n\n".join(parts)
 
 
-def _head(content: Json) -> Iterator[str]:
+def _head(content: Json) -> str:
     machine = content["machine"]
     seconds = content.get("seconds")
     took = f", in {duration(seconds)}" if seconds else ""
-    yield (
-        f"Measured on {content['date'][:10]} at commit `{content['commit']}`{took}: "
-        f"{content['rounds']} rounds of each case."
-    )
     lines = [
         *machine["lines"],
         f"{data_size(machine['memory_bytes'])} of memory, Linux {machine['kernel']}",
@@ -69,79 +81,77 @@ def _head(content: Json) -> Iterator[str]:
             f"other processes took {median(shares):.0%} of the processors' time before the median "
             f"experiment, {max(shares):.0%} before the worst"
         )
-    yield "\n".join(f"- {line}" for line in lines)
+    lines += [f"environment `{peer}`: {packages}" for peer, packages in _packages(content)]
+    intervals = [
+        f"{rounds} rounds ({statistics.coverage(rounds):.1%})" for rounds in rounds_of(content)
+    ]
+    if intervals:
+        lines.append(
+            "probability that an interval contains the median that it estimates: "
+            + ", ".join(intervals)
+        )
+    return (
+        f"Measured on {content['date'][:10]} at commit `{content['commit']}`{took}: "
+        f"{content['rounds']} rounds of each case.\n\n" + "\n".join(f"- {line}" for line in lines)
+    )
 
 
-# What is compared ------------------------------------------------------------------------------
-
-
-def verdicts(found: Json) -> dict[str, Verdict]:
-    """The verdict of each case of an experiment whose times are compared."""
-    made = {}
-    for case, told in found["cases"].items():
-        seconds = timed(told)
-        if told["timed"] and EINSQL in seconds:
-            made[case] = statistics.verdict(seconds)
-    return made
-
-
-def timed(case: Json) -> dict[str, list[float]]:
-    """Seconds of the contestants that are compared, by name."""
-    return {
-        name: entry["seconds"]
-        for name, entry in case["contestants"].items()
-        if entry.get("seconds") and name not in case["bounds"]
-    }
-
-
-def _table_words(table: Json) -> list[str]:
-    """The word of each row of a computed table: "won", "tie", "lost" or nothing."""
-    return [_row_word(table, row) for row in table["rows"]]
-
-
-def _row_word(table: Json, row: Sequence[Any]) -> str:
-    values = _competing(table, row)
-    if table["ours"] not in values or len(values) < 2:
-        return ""
-    best = statistics.least(values)
-    if table["ours"] not in best:
-        return "lost"
-    return "won" if len(best) == 1 else "tie"
-
-
-def _competing(table: Json, row: Sequence[Any]) -> dict[str, float]:
-    """The numbers of a row that are compared, by column."""
-    cells = dict(zip(table["columns"], row, strict=True))
-    return {c: cells[c] for c in table["compete"] if isinstance(cells[c], int | float)}
-
-
-def words(found: Json) -> list[str]:
-    """The words of all comparisons of an experiment."""
-    of_cases = [v.word for v in verdicts(found).values()]
-    of_rows = [word for table in found["tables"] for word in _table_words(table)]
-    return [word for word in (*of_cases, *of_rows) if word not in ("", "alone")]
+def _packages(content: Json) -> Iterator[tuple[str, str]]:
+    """The packages that contestants loaded, with versions, by environment."""
+    found: dict[str, dict[str, str]] = {}
+    for name, measured in content["experiments"].items():
+        peers = {c.name: c.peer for c in experiment(name).contestants}
+        for told in measured["cases"].values():
+            for contestant, entry in told["contestants"].items():
+                if contestant in peers and "versions" in entry:
+                    found.setdefault(peers[contestant], {}).update(entry["versions"])
+    for peer in sorted(found, key=lambda peer: (peer != EINSQL, peer)):
+        yield peer, ", ".join(f"{p} {v}" for p, v in sorted(found[peer].items()))
 
 
 # Tables ----------------------------------------------------------------------------------------
 
 
 def _summary(content: Json) -> Iterator[str]:
-    rows = []
-    for names in PARTS.values():
-        for name in names:
-            if name not in content["experiments"]:
-                continue
-            title = experiment(name).title
-            counted = words(content["experiments"][name])
-            anchor = title.lower().replace(" ", "-")
-            anchor = "".join(c for c in anchor if c.isalnum() or c in "-_")
-            counts = [str(counted.count(w)) for w in ("won", "tie", "lost")]
-            rows.append([f"[{title}](#{anchor})", *counts])
-    yield _markdown(["experiment", "einsql wins", "ties", "einsql does not win"], rows)
+    """The counts of comparisons, with other systems and among einsql's strategies."""
+    experiments = content["experiments"]
+    names = [name for part in PARTS.values() for name in part if name in experiments]
+    systems = {n: c for n in names if (c := words_of_systems(experiments[n]))}
+    strategies = {n: c for n in names if (c := words_of_strategies(experiments[n]))}
+    yield "### einsql beside other systems"
+    yield (
+        "These comparisons are measured. Variants of einsql, such as `einsql, data parallel`, are "
+        "not counted."
+    )
+    yield _counts(["experiment", "einsql wins", "ties", "einsql does not win"], systems)
     yield "![The other system's time over einsql's time](evaluation/times.svg)"
+    if strategies:
+        yield "### eindecomp among einsql's strategies"
+        yield (
+            "These comparisons are predictions of einsql's model, not measurements. `eindecomp` "
+            "also considers the plans of the other strategies, so in bytes and in seconds it can "
+            "hardly lose."
+        )
+        columns = ["experiment", "eindecomp is the least", "ties", "another is less"]
+        yield _counts(columns, strategies)
+    if others := [_link(n) for n in names if n not in systems and n not in strategies]:
+        yield f"Not counted, because nothing competes: {', '.join(others)}."
 
 
-def _experiment(name: str, found: Json) -> Iterator[str]:
+def _counts(head: Sequence[str], words: Mapping[str, Sequence[str]]) -> str:
+    return _markdown(
+        head, [[_link(n), *(str(of.count(w)) for w in WORDS)] for n, of in words.items()]
+    )
+
+
+def _link(name: str) -> str:
+    """A link to an experiment's heading."""
+    title = experiment(name).title
+    anchor = title.lower().replace(" ", "-")
+    return f"[{title}](#{''.join(c for c in anchor if c.isalnum() or c in '-_')})"
+
+
+def _experiment(name: str, found: Json, memory: str) -> Iterator[str]:
     of = experiment(name)
     yield f"### {of.title}"
     yield f"{of.about} Source: {of.source}."
@@ -150,7 +160,7 @@ def _experiment(name: str, found: Json) -> Iterator[str]:
     if found["cases"]:
         yield from _times(found)
         yield from _scaling(of, found)
-        yield from _resources(found)
+        yield from _resources(found, memory)
         yield from _absent(found)
         yield from _losses(of, found)
     for number, table in enumerate(found["tables"]):
@@ -161,16 +171,18 @@ def _experiment(name: str, found: Json) -> Iterator[str]:
 
 def _times(found: Json) -> Iterator[str]:
     """Medians of all contestants, and who won."""
-    judged = verdicts(found)
-    if not judged:
+    timed_cases = verdicts(found)
+    if not timed_cases:
         return
-    columns = _columns([found["cases"][case] for case in judged])
+    columns = _columns([found["cases"][case] for case in timed_cases])
     rows = []
-    for case, verdict in judged.items():
+    for case, verdict in timed_cases.items():
         told = found["cases"][case]
         cells = [_time(name, told, verdict) for name in columns]
         rows.append([case, *cells, _winner(verdict)])
     yield _markdown(["", *columns, "fastest"], rows)
+    yield from _not_run({case: found["cases"][case] for case in timed_cases}, columns)
+    yield from _faster_variants(timed_cases)
 
 
 def _columns(cases: Sequence[Json]) -> list[str]:
@@ -183,13 +195,40 @@ def _time(name: str, case: Json, verdict: Verdict) -> str:
     if not entry.get("seconds"):
         return ""
     cell = duration(median(entry["seconds"]))
-    if name in verdict.ratios:
-        r = verdict.ratios[name]
+    if r := verdict.ratios.get(name) or verdict.own.get(name):
         cell += f", {_interval(r)}"
     elif name in case["bounds"]:
         r = statistics.ratio(entry["seconds"], case["contestants"][EINSQL]["seconds"])
         cell += f", {ratio_text(r.value)}×, a bound"
     return cell
+
+
+def _not_run(cases: Mapping[str, Json], columns: Sequence[str]) -> Iterator[str]:
+    """The contestants whose cells are empty because a case leaves them out."""
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for case, told in cases.items():
+        if names := tuple(n for n in columns if n not in told["contestants"]):
+            lacking.setdefault(names, []).append(case)
+    if lacking:
+        parts = [f"{_names(names)} ({'; '.join(of)})" for names, of in lacking.items()]
+        yield f"Not run at this size or in this form: {'; '.join(parts)}."
+
+
+def _faster_variants(of_cases: Mapping[str, Verdict]) -> Iterator[str]:
+    """The variants of einsql that are faster than its own choice."""
+    faster = [
+        f"`{name}` takes {r.value:.3g} of einsql's time ({case})"
+        for case, verdict in of_cases.items()
+        for name, r in verdict.own.items()
+        if r.high < 1
+    ]
+    if faster:
+        yield f"A variant is faster than einsql's own choice: {'; '.join(faster)}."
+
+
+def _names(names: Sequence[str]) -> str:
+    """Names in a sentence; some have commas."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _interval(of: Estimate) -> str:
@@ -217,14 +256,17 @@ def _scaling(of: Experiment, found: Json) -> Iterator[str]:
             if not all(seconds):
                 cells.append("")
                 continue
-            r = statistics.ratio(*seconds)
+            r = statistics.unpaired_ratio(*seconds)
             cells.append(_interval(r))
         rows.append([line.name, *cells])
-    yield f"The time of {of.scaling[0].slow} over that of:"
+    yield (
+        f"The median time of {of.scaling[0].slow} over that of the following cases. Cases do not "
+        "share rounds, so the bounds are ratios of the bounds of both medians' intervals."
+    )
     yield _markdown(["", *columns], rows)
 
 
-def _resources(found: Json) -> Iterator[str]:
+def _resources(found: Json, memory: str) -> Iterator[str]:
     """Bytes sent and memory of cases with ranks, and memory where nothing else is compared."""
     cases = {
         c: told for c, told in found["cases"].items() if told["ranks"] > 1 or not told["timed"]
@@ -246,12 +288,31 @@ def _resources(found: Json) -> Iterator[str]:
                      f"{data_size(entry['memory']['peak'])} peak"]  # fmt: skip
             cells.append(", ".join(p for p in parts if p))
         rows.append([case, *cells])
-    yield (
-        "Bytes that one computation sends between processes, and the sum of the processes' peaks "
-        "of resident memory, inputs and libraries included. Bytes are empty for a system that "
-        "neither counts them nor sends them through the loopback interface."
-    )
+    yield f"Bytes that one computation sends between processes, and memory: {memory}."
     yield _markdown(["", *columns], rows)
+    yield from _not_run(cases, columns)
+    yield from _counted(cases, columns)
+
+
+def _counted(cases: Mapping[str, Json], columns: Sequence[str]) -> Iterator[str]:
+    """How the bytes of each column are counted."""
+    names: dict[str, list[str]] = {}
+    for name in columns:
+        entries = [told["contestants"].get(name, {}) for told in cases.values()]
+        sources = {e["sent_by"] for e in entries if "sent_by" in e}
+        for source in sources:
+            names.setdefault(SENT_BY[source], []).append(name)
+        if not sources and any("memory" in e for e in entries):
+            names.setdefault("", []).append(name)
+    neither = names.pop("", [])
+    parts = [f"{_names(of)}: {what}" for what, of in sorted(names.items())]
+    if parts and neither:
+        parts.append(
+            f"{_names(neither)}: none, because the system neither counts them nor sends them "
+            "through the loopback interface"
+        )
+    if parts:
+        yield "How the bytes of each system are counted:\n\n" + "\n".join(f"- {p}." for p in parts)
 
 
 def _absent(found: Json) -> Iterator[str]:
@@ -282,21 +343,22 @@ def _losses(of: Experiment, found: Json) -> Iterator[str]:
 
 def _computed(of: Experiment, table: Json) -> Iterator[str]:
     yield f"#### {table['name']}"
-    judged = _table_words(table)
+    compared = judged(table)
     rows = []
-    for row, word in zip(table["rows"], judged, strict=True):
+    for row, of_row in zip(table["rows"], compared, strict=True):
         cells = [
             cell(value, table["units"].get(column, ""))
             for column, value in zip(table["columns"], row, strict=True)
         ]
+        for column, r in (of_row.ratios or {}).items():
+            cells[table["columns"].index(column)] += f", {_interval(r)}"
         if table["compete"]:
-            best = statistics.least(_competing(table, row)) if word else ()
-            cells.append(" and ".join(best) + (", a tie" if len(best) > 1 else ""))
+            cells.append(" and ".join(of_row.best) + (", a tie" if len(of_row.best) > 1 else ""))
         rows.append(cells)
     yield _markdown([*table["columns"], *(["least"] if table["compete"] else [])], rows)
     if table["note"]:
         yield table["note"]
-    if "lost" in judged:
+    if any(of_row.word == "lost" for of_row in compared):
         why = of.reasons.get(table["name"]) or of.reasons.get("") or NO_REASON
         yield f"Where {table['ours']} is not the least: {why}"
 

@@ -12,7 +12,7 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 
 from benchmarks import plots
-from benchmarks.evaluation.page import verdicts
+from benchmarks.evaluation.comparisons import verdicts
 from benchmarks.evaluation.worker import experiment
 
 COLOURS = ("#2166ac", "#b2182b", "#4d9221", "#7b3294", "#e08214", "#35978f", "#666666")

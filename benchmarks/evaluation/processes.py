@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,20 @@ LIMIT = 300.0
 """Seconds that an answer may take."""
 
 
+MEMORY = (
+    "the sum of the processes' peaks of private memory, inputs included, plus memory that they "
+    "share with each other, counted once; without pages of files, such as libraries. Peaks at "
+    "different moments are added, so the sum is an upper bound"
+)
+"""What `Process.memory` counts, for the page."""
+
+
 class Failed(Exception):  # noqa: N818 - a system that fails is a finding, not our error
     """A contestant that gave no answer or a wrong one; the reason."""
+
+
+class Missing(Failed):
+    """A case whose inputs need a peer that is not installed; the reason."""
 
 
 class Process:
@@ -128,15 +141,20 @@ class Process:
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def memory(self) -> dict[str, int]:
-        """Bytes resident now, and at most since the peak was forgotten, of all processes."""
-        found = {"VmRSS": 0, "VmHWM": 0}
+        """Bytes in use now, and at most since the peak was forgotten, of all processes.
+
+        The peak of resident pages includes pages of files and shared pages, which are subtracted
+        as of now. Shared pages are added again in proportion to the processes that map them.
+        """
+        found = {"now": 0, "peak": 0}
         for pid in tree(self._process.pid):
             with contextlib.suppress(OSError):
-                for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                    key, _, value = line.partition(":")
-                    if key in found:
-                        found[key] += int(value.split()[0]) * 1024
-        return {"resident": found["VmRSS"], "peak": found["VmHWM"]}
+                status = _numbers(pid, "status")
+                shared = _numbers(pid, "smaps_rollup").get("Pss_Shmem", 0)
+                elsewhere = status["RssFile"] + status["RssShmem"]
+                found["now"] += status["VmRSS"] - elsewhere + shared
+                found["peak"] += status["VmHWM"] - elsewhere + shared
+        return found
 
     def close(self) -> None:
         """Ends all processes."""
@@ -155,6 +173,16 @@ class Process:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
+
+
+def _numbers(pid: int, file: str) -> defaultdict[str, int]:
+    """The lines in kB of a file of /proc, in bytes; 0 for lines that the file lacks."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if value.endswith(" kB"):
+            found[key] = int(value.split()[0]) * 1024
+    return found
 
 
 def tree(root: int) -> list[int]:

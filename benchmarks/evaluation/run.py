@@ -9,13 +9,14 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
 from benchmarks.evaluation import peers
-from benchmarks.evaluation.processes import Process
+from benchmarks.evaluation.processes import MEMORY, Process
 from benchmarks.evaluation.running import Json, Settings, log, measured
 from benchmarks.evaluation.worker import experiment
 
@@ -24,7 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 """Runs that are complete, a file each, in the order of their names."""
 COMPUTED_LIMIT = 900.0
 """Seconds that the computed tables of an experiment may take; ten times as many in a full run."""
-SCHEMA = 1
+SCHEMA = 2
 
 
 def names() -> list[str]:
@@ -32,6 +33,21 @@ def names() -> list[str]:
     from benchmarks.evaluation.contents import PARTS
 
     return [name for part in PARTS.values() for name in part]
+
+
+class Lap:
+    """Adds the time of an experiment's parts to its seconds, so that they outlast the process."""
+
+    def __init__(self, done: Json, clock: Callable[[], float] = time.monotonic) -> None:
+        self.done = done
+        self.clock = clock
+        self.start = clock()
+
+    def add(self) -> None:
+        """Adds the seconds since the last part."""
+        now = self.clock()
+        self.done["seconds"] = self.done.get("seconds", 0.0) + now - self.start
+        self.start = now
 
 
 @dataclass
@@ -52,8 +68,10 @@ class Run:
         if path.exists():
             content = json.loads(path.read_text(encoding="utf-8"))
             asked = {"full": full, "rounds": rounds, "commit": commit()}
-            if {k: content.get(k) for k in asked} == asked:
+            other = [f"{k} {content.get(k)}" for k, v in asked.items() if content.get(k) != v]
+            if not other:
                 return cls(path, content)
+            log(f"{path} is discarded: a run of {', '.join(other)} is not continued")
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "schema": SCHEMA,
@@ -62,6 +80,7 @@ class Run:
             "full": full,
             "rounds": rounds,
             "machine": machine(),
+            "memory": MEMORY,
             "experiments": {},
         }
         return cls(path, content)
@@ -74,15 +93,16 @@ class Run:
         of = experiment(name)
         log(f"{name}: {of.title}")
         done.setdefault("busy_before", busy())
-        start = time.monotonic()
+        lap = Lap(done)
         for case in of.cases(settings.full):
             if case.name in done["cases"]:
                 continue
             log(f" {case.name}")
             done["cases"][case.name] = measured(name, of, case, settings)
+            lap.add()
             self.write()
         done["tables"] = computed(name, settings.full)
-        done["seconds"] = done.get("seconds", 0.0) + time.monotonic() - start
+        lap.add()
         done["complete"] = True
         log(f"{name}: {done['seconds']:.0f} s")
         self.write()
@@ -123,8 +143,10 @@ def _processor_times() -> tuple[int, int]:
 def machine() -> dict[str, Any]:
     """The machine and the versions, for the page."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    debian = [f"{name} {version}" for name, version in peers.debian_versions().items()]
     return {
-        "lines": [line.partition("; load")[0] for line in report.machine()],
+        "lines": [line.partition("; load")[0] for line in report.machine()]
+        + ([f"Debian's packages of peers: {', '.join(debian)}"] if debian else []),
         "memory_bytes": memory,
         "kernel": platform.release(),
         "load": os.getloadavg()[0],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,15 +22,22 @@ from benchmarks.evaluation.experiment import (
     difference,
     digest,
 )
-from benchmarks.evaluation.processes import Failed, Process, loopback
+from benchmarks.evaluation.processes import Failed, Missing, Process, loopback
 
-ROUNDS = 7
+ROUNDS = 9
+"""The least number whose 95 % interval leaves out the smallest and the largest ratio."""
 TURN = 0.1
-"""Seconds of a turn at least: short computations are repeated, after one that does not count."""
+"""Seconds of a turn at least: short computations are repeated."""
+UNCOUNTED_BELOW = 2.0
+"""Seconds of a computation that is run once before its turn, after its processes resume."""
+SETTLE = 0.05
+"""Seconds that the processes of a longer computation have before its turn."""
 WARM_RUNS = 2
 """Runs that start threads and compile kernels before any counts."""
 LIMIT = 120.0
 """Seconds that one answer may take."""
+LOOPBACK, COUNTERS = "the loopback interface", "its own counters"
+"""Where the number of bytes sent comes from."""
 
 Json = dict[str, Any]
 
@@ -55,10 +63,12 @@ class Entry:
 
     Attributes:
         process: Its processes.
+        once: Seconds of a computation.
         found: What the run's JSON tells of it.
     """
 
     process: Process
+    once: float
     found: Json = field(default_factory=dict)
 
 
@@ -75,13 +85,17 @@ def measured(name: str, of: Experiment, case: Case, settings: Settings) -> Json:
     """
     folder = settings.folder / name / case.name.replace("/", "-")
     folder.mkdir(parents=True, exist_ok=True)
-    expected = _inputs(of, case, folder)
     entries: dict[str, Entry] = {}
     absent: dict[str, str] = {}
+    contestants = [by for by in of.contestants if not case.only or by.name in case.only]
     try:
-        for by in of.contestants:
-            if case.only and by.name not in case.only:
-                continue
+        expected = _inputs(of, case, folder)
+    except Missing as error:
+        absent = {by.name: str(error) for by in contestants}
+        contestants = []
+        log(f"  {error}")
+    try:
+        for by in contestants:
             try:
                 entries[by.name] = _ready(name, of, by, case, folder, expected, settings.full)
             except Failed as error:
@@ -136,9 +150,10 @@ def _ready(
         raise
     if way:
         found["way"] = way
-    log(f"  {by.name}{f' ({way})' if way else ''}: {found.pop('once'):.3g} s")
+    once = found.pop("once")
+    log(f"  {by.name}{f' ({way})' if way else ''}: {once:.3g} s")
     process.stop()
-    return Entry(process, found)
+    return Entry(process, once, found)
 
 
 def _fastest(
@@ -181,7 +196,8 @@ def started(name: str, by: Contestant, case: Case, way: str, folder: Path, full:
     }[by.launch] + [*module, name, by.name, case.name, str(folder), way]  # fmt: skip
     if full:
         command.append("--full")
-    return Process(command, peers.environment(1 if case.ranks else None), cores, LIMIT)
+    threads = 1 if case.ranks else peers.usable_cores()
+    return Process(command, peers.environment(threads), cores, LIMIT)
 
 
 def _first(
@@ -190,7 +206,7 @@ def _first(
     """Runs that start threads and compile kernels, the check of the answer, memory and bytes."""
     once = min(process.ask("run")["seconds"] for _ in range(WARM_RUNS))
     process.forget_peak()
-    ready = process.memory()["resident"]
+    ready = process.memory()["now"]
     before = loopback()
     once = min(once, process.ask("run")["seconds"])
     sent = loopback() - before
@@ -209,9 +225,9 @@ def _first(
     if case.ranks > 1 and not by.bound:
         counted = answer.pop("sent_bytes", None)
         if counted is None and sent > 1 << 16:
-            found["sent_bytes"], found["sent_by"] = sent, "the loopback interface"
+            found["sent_bytes"], found["sent_by"] = sent, LOOPBACK
         elif counted is not None:
-            found["sent_bytes"], found["sent_by"] = counted, "its own counters"
+            found["sent_bytes"], found["sent_by"] = counted, COUNTERS
     return found | answer
 
 
@@ -227,8 +243,10 @@ def _turns(entries: Mapping[str, Entry], absent: dict[str, str], rounds: int) ->
             try:
                 entry.process.resume()
                 calls = entry.found["calls"]
-                if calls > 1:
+                if entry.once < UNCOUNTED_BELOW:
                     entry.process.ask("run")
+                else:
+                    time.sleep(SETTLE)
                 entry.found["seconds"].append(entry.process.ask(f"run {calls}")["seconds"])
                 entry.process.stop()
             except Failed as error:

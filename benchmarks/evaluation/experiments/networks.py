@@ -26,10 +26,10 @@ def cases(full: bool) -> list[Case]:
 
 def write(case: Case, folder: Path) -> list[float]:
     """Lets the environment of the generators write the operands."""
-    from benchmarks.evaluation.processes import Failed
+    from benchmarks.evaluation.processes import Failed, Missing
 
     if lacking := peers.missing("contraction"):
-        raise Failed(f"the generators are missing: {lacking}")
+        raise Missing(f"the generators are missing: {lacking}")
     command = [str(peers.python("contraction")), "-m", "benchmarks.evaluation.instances"]
     ran = subprocess.run(
         [*command, case.name, str(folder)],

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "build" / "peers"
 PINS = Path(__file__).parent
+THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+)  # fmt: skip
+"""Variables of the number of threads, of all libraries of the contestants."""
 INSTALL = "make evaluation-peers"
 EINSQL = "einsql"
 DEBIAN = {
@@ -49,6 +55,18 @@ def missing_of_debian(peer: str) -> str:
     return no_scalapack()
 
 
+def debian_versions() -> dict[str, str]:
+    """The versions of Debian's packages of peers, as far as they are installed."""
+    names = [name for packages in DEBIAN.values() for name in packages]
+    command = ["dpkg-query", "--show", "--showformat", "${Package} ${Version}\n", *names]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return {}
+    pairs = (line.partition(" ") for line in ran.stdout.splitlines())
+    return {name: version for name, _, version in pairs if version}
+
+
 def reason(peer: str) -> str:
     """What the last attempt to install a peer said; nothing if there was none."""
     note = FOLDER / f"{peer}.reason"
@@ -65,13 +83,21 @@ def postgres() -> Path | None:
 
 
 def environment(threads: int | None = None) -> dict[str, str]:
-    """Variables of a contestant: the checkout's modules, and threads where a number is given.
+    """Variables of a contestant: the checkout's modules, and the number of threads if given.
 
-    einsql waits for its kernels, for a compiler in the background would be stopped between turns.
+    The caller's variables of threads are removed. einsql waits for its kernels, because a
+    compiler in the background would be stopped between turns.
     """
     own = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "EINSQL_JIT": "wait"}
-    own.pop("PYTHONHOME", None)
-    if threads is None:
-        return own
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return own | dict.fromkeys(names, str(threads))
+    removed = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_")
+    own = {
+        name: value
+        for name, value in own.items()
+        if name not in (*THREADS, "PYTHONHOME") and not name.startswith(removed)
+    }
+    return own if threads is None else own | dict.fromkeys(THREADS, str(threads))
+
+
+def usable_cores() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0))
