@@ -99,8 +99,10 @@ def by_jax(task: Task) -> Prepared:
 EXPERIMENT = Experiment(
     title="Thesis: softmax",
     source="the thesis, warp-tiled softmax",
-    about="Softmax of each row in FLOAT, written with window aggregates. On ranks each process has "
-    "one thread and a part of the rows.",
+    about="Softmax of each row in FLOAT, written with window aggregates. On ranks each process "
+    "has one thread and a part of the rows. JAX is one process with a device for each rank. "
+    "einsql's inputs keep the placements of the previous run, so their movement is not counted. "
+    "PyTorch runs in eager mode.",
     sql={"The statement": SOFTMAX},
     cases=cases,
     contestants=(
