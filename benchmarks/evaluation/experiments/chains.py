@@ -97,9 +97,9 @@ def by_jax(task: Task) -> Prepared:
 
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={task.ranks}"
     import jax
-    from jax.sharding import NamedSharding, PartitionSpec
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-    mesh = jax.make_mesh((task.ranks,), ("p",))
+    mesh = jax.make_mesh((task.ranks,), ("p",), axis_types=(AxisType.Auto,))
     layouts = {"r": PartitionSpec("p", None), "c": PartitionSpec(None, "p")}
     placed = {
         name: jax.device_put(task.load(name), NamedSharding(mesh, layouts[layout]))

@@ -107,9 +107,9 @@ def by_jax(task: Task) -> Prepared:
 
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={task.ranks}"
     import jax
-    from jax.sharding import NamedSharding, PartitionSpec
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-    mesh = jax.make_mesh((task.ranks,), ("p",))
+    mesh = jax.make_mesh((task.ranks,), ("p",), axis_types=(AxisType.Auto,))
     rows = NamedSharding(mesh, PartitionSpec("p", None))
     x, m = (jax.device_put(task.load(name), rows) for name in "xm")
     q = jax.device_put(task.load("q"), NamedSharding(mesh, PartitionSpec()))

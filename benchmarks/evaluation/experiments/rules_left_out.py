@@ -98,8 +98,9 @@ def by_rule(where: str, plans: list[list[Ablation] | None]) -> Table:
          "largest ratio", "its statement", "smallest ratio", "its statement"),
         rows, {"largest ratio": "×", "smallest ratio": "×"},
         note=f"{len(planned)} statements whose seconds are predicted. The ratio is "
-        "the predicted seconds without the rule over those with it. Below 1× the prediction prefers the plan without the rule. A rule whose "
-        "ratios are 1× changes what the prediction does not see, or enables others.",
+        "the predicted seconds without the rule over those with it. Below 1× the prediction "
+        "prefers the plan without the rule. A rule whose ratios are 1× changes what the "
+        "prediction does not see, or enables others.",
     )  # fmt: skip
 
 
