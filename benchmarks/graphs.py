@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csgraph, csr_array
 
 import einsql
 from benchmarks import report
@@ -237,7 +237,10 @@ def _fixed(begin: Callable[[], None], state: Array, step: Solve) -> Array:
 
 
 def triangles(g: Graph) -> tuple[Solve, Solve]:
-    """The number of triangles: pairs of edges that a third one closes."""
+    """The number of triangles: pairs of edges that a third one closes.
+
+    einsql computes the elements of the product that have an edge, SciPy all of them.
+    """
 
     def ours() -> Array:
         return np.array(
@@ -256,6 +259,63 @@ ALGORITHMS: dict[str, Callable[[Graph], tuple[Solve, Solve]]] = {
     "components": components,
     "triangles": triangles,
 }
+
+
+# Algorithms of SciPy that take other steps: each function returns the computation -------------
+
+
+def breadth_first_order(g: Graph) -> Solve:
+    """The levels of csgraph's order, in which the places of parents ascend."""
+    n, start = g.vertices, int(np.argmax(g.directed.sum(axis=1)))
+
+    def run() -> Array:
+        order, parents = csgraph.breadth_first_order(g.directed, start)
+        places = np.empty(n, np.int32)
+        places[order] = np.arange(len(order), dtype=np.int32)
+        above = places[parents[order[1:]]]
+        depth = np.full(n, -1, np.int32)
+        level, first, last = 0, 0, 1
+        while first < last:
+            depth[order[first:last]] = level
+            first, last = last, 1 + int(np.searchsorted(above, last))
+            level += 1
+        return depth
+
+    return run
+
+
+def dijkstra(g: Graph) -> Solve:
+    """The distances by csgraph's Dijkstra, which has a heap."""
+    start = int(np.argmax(g.directed.sum(axis=1)))
+    return lambda: csgraph.dijkstra(g.lengths, indices=start)
+
+
+def connected_components(g: Graph) -> Solve:
+    """The least vertex of each of csgraph's components."""
+
+    def run() -> Array:
+        count, labels = csgraph.connected_components(g.undirected, directed=False)
+        least = np.empty(count, np.int32)
+        least[labels[::-1]] = np.arange(g.vertices - 1, -1, -1, dtype=np.int32)
+        found: Array = least[labels]
+        return found
+
+    return run
+
+
+def common_neighbours(g: Graph) -> Solve:
+    """The triangles by L·Lᵀ, whose vertices have fewer pairs of neighbours."""
+    turned = g.lower.T.tocsr()
+    return lambda: np.array([((g.lower @ turned).multiply(g.lower)).sum()])
+
+
+OTHERS: dict[str, Callable[[Graph], Solve]] = {
+    "breadth-first search": breadth_first_order,
+    "shortest paths": dijkstra,
+    "components": connected_components,
+    "triangles": common_neighbours,
+}
+"""SciPy's algorithms that are not einsql's, with the same answer."""
 
 
 def findings(scale: int, only: str = "") -> Iterator[Finding]:

@@ -61,7 +61,7 @@ OTHERS = {
 
 
 def ratings(count: int, seed: int = 1) -> tuple[Array, Array, Array]:
-    """Users, films and ratings from 0.5 to 5, in the order of users and films."""
+    """Users, films and ratings from 0.5 to 5, in the order of users and films; keys of 32 bits."""
     chance = np.random.default_rng(seed)
     users = max(1, count // EACH)
     active = np.minimum(chance.pareto(1.5, users) * EACH / 2 + EACH / 4, MOST).astype(np.int64)
@@ -69,18 +69,27 @@ def ratings(count: int, seed: int = 1) -> tuple[Array, Array, Array]:
     film = np.minimum(chance.pareto(0.8, len(user)) * 100, 2**40).astype(np.int64) % FILMS
     flat = np.unique(user * FILMS + chance.permutation(FILMS)[film])
     val = np.minimum(np.maximum(np.round(chance.normal(7, 2, len(flat))), 1), 10) / 2
-    return flat // FILMS, flat % FILMS, val
+    return (flat // FILMS).astype(np.int32), (flat % FILMS).astype(np.int32), val
+
+
+def factors(users: int) -> dict[str, Array]:
+    """The factors of users, p, and of films, q."""
+    chance = np.random.default_rng(3)
+    return {name: chance.standard_normal((n, FACTORS)) for name, n in (("p", users), ("q", FILMS))}
+
+
+def title(film: int) -> str:
+    """The title of a film."""
+    return f"film {film}"
 
 
 def connections(count: int) -> tuple[einsql.Connection, duckdb.DuckDBPyConnection]:
     """Sessions of einsql and DuckDB with the same tables."""
     user, film, val = ratings(count)
-    users = int(user.max()) + 1
-    chance = np.random.default_rng(3)
-    factors = {"p": ("u", users), "q": ("i", FILMS)}
     ours, theirs = einsql.connect(), duckdb.connect()
     rows = pa.table({"u": user, "i": film, "val": val})
-    titles = pa.table({"id": np.arange(FILMS), "title": [f"film {n}" for n in range(FILMS)]})
+    films = np.arange(FILMS, dtype=np.int32)
+    titles = pa.table({"id": films, "title": [title(n) for n in range(FILMS)]})
     for name, table in {"source": rows, "titles": titles}.items():
         theirs.register("arrow", table)
         theirs.execute(f"CREATE TABLE {name} AS FROM arrow")
@@ -95,10 +104,9 @@ def connections(count: int) -> tuple[einsql.Connection, duckdb.DuckDBPyConnectio
             f"CREATE {kind} unit AS SELECT r.u, r.i, r.val / n.val AS val FROM r JOIN "
             "(SELECT i, SQRT(SUM(val * val)) AS val FROM r GROUP BY i) n ON r.i = n.i"
         )
-    for name, (key, extent) in factors.items():
-        array = chance.standard_normal((extent, FACTORS))
+    for (name, array), key in zip(factors(int(user.max()) + 1).items(), "ui", strict=True):
         ours.register(name, array, dims=(key, "k"))
-        places = np.indices(array.shape).reshape(2, -1)
+        places = np.indices(array.shape, dtype=np.int32).reshape(2, -1)
         theirs.register(
             "arrow", pa.table({key: places[0], "k": places[1], "val": array.reshape(-1)})
         )

@@ -158,7 +158,7 @@ class Comparison:
         self, what: str, subjects: Mapping[str, tuple[Subject, Sequence[int]]], note: str = "",
         measures: Sequence[str] = tuple(MEASURES),
     ) -> list[Table]:  # fmt: skip
-        """A table for each measure, which `eindecomp` and `exact` minimise.
+        """A table for each measure, which every strategy minimises within its cuts.
 
         The seconds of a single subject are plotted over the sites.
 
@@ -195,10 +195,9 @@ class Comparison:
             plan = site_plan(roots, sites, strategy, objective(measure, self.cluster, sites))
             return None if plan is None else costs(plan, self.cluster)
 
-        others = [cost(s, "floats") for s in self.strategies]
         found = {}
         for measure in measures:
-            planned = [cost(CHOSEN, measure), *others]
+            planned = [cost(s, measure) for s in (CHOSEN, *self.strategies)]
             if self.exact_sites:
                 planned.append(cost("exact", measure) if sites <= self.exact_sites else None)
             found[measure] = [None if p is None else p.of(measure) for p in planned]

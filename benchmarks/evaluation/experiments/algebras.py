@@ -11,8 +11,10 @@ from benchmarks.evaluation.element_rows import by_duckdb
 from benchmarks.evaluation.experiment import Array, Case, Contestant, Experiment, Prepared, Task
 
 KEYS = {"a": ("i", "j"), "b": ("k", "j")}
-BLOCK = 16
-"""Rows of A whose differences from all of B are in memory at once."""
+BLOCKS = "2 rows", "4 rows", "16 rows"
+"""Numbers of rows of A that a library combines with all of B at once."""
+OR_AND = 3
+"""The place of or-and in ALGEBRAS, which a product of FLOAT decides, too."""
 ALGEBRAS = {
     "min-plus": "MIN(a.val + b.val)",
     "max|x−y|": "MAX(ABS(a.val - b.val))",
@@ -20,6 +22,8 @@ ALGEBRAS = {
     "or-and": "MAX(CASE WHEN a.val > 0 AND b.val > 0 THEN 1 ELSE 0 END)",
     "user's min-plus with the way": "",
 }
+CDIST = {1: float("inf"), 2: 1.0}
+"""The norms of PyTorch's `cdist`, by the places of distances in ALGEBRAS."""
 SQL = "SELECT a.i, b.k, {value} AS val FROM a JOIN b ON a.j = b.j GROUP BY a.i, b.k"
 OWN = """
 CREATE AGGREGATE shortest(length FLOAT, via INTEGER)
@@ -77,9 +81,25 @@ class _Torch:
         self.argmin = torch.argmin
 
 
-def blocks(number: int, a: Any, b: Any, of: Any) -> list[Any]:
+def blocks(number: int, a: Any, b: Any, of: Any, way: str = BLOCKS[-1]) -> list[Any]:
     """An algebra, some rows of A at a time."""
-    return [combined(number, a[k : k + BLOCK], b, of) for k in range(0, len(a), BLOCK)]
+    rows = int(way.split()[0])
+    return [combined(number, a[k : k + rows], b, of) for k in range(0, len(a), rows)]
+
+
+def numpy_ways(case: Case) -> list[str]:
+    """Blocks of rows, and for or-and a product."""
+    return [*BLOCKS, *["product"] * (case.sizes["of"] == OR_AND)]
+
+
+def torch_ways(case: Case) -> list[str]:
+    """NumPy's, and `cdist` for distances."""
+    return [*numpy_ways(case), *["cdist"] * (case.sizes["of"] in CDIST)]
+
+
+def jax_ways(case: Case) -> list[str]:
+    """A map over rows or blocks of them, all rows at once, and for or-and a product."""
+    return ["1 row", *numpy_ways(case), f"{case.sizes['n']} rows"]
 
 
 def reference(case: Case, given: Mapping[str, Array]) -> Array:
@@ -113,28 +133,37 @@ def _by_einsql(task: Task, sql: str) -> Prepared:
 
 
 def by_numpy(task: Task) -> Prepared:
-    """NumPy, some rows at a time."""
-    a, b = task.load("a"), task.load("b")
-    return Prepared(lambda: np.concatenate(blocks(task.size["of"], a, b, np)), lambda r: r)
+    """NumPy, some rows at a time, or by a product."""
+    a, b, number = task.load("a"), task.load("b"), task.size["of"]
+
+    def run() -> Array:
+        if task.way == "product":
+            found: Array = (a > 0).astype(np.float32) @ (b > 0).astype(np.float32).T > 0
+            return found
+        return np.concatenate(blocks(number, a, b, np, task.way))
+
+    return Prepared(run, lambda result: result)
 
 
 def by_torch(task: Task) -> Prepared:
-    """PyTorch: `cdist` for the distances, the others some rows at a time."""
+    """PyTorch, some rows at a time, by `cdist` or by a product."""
     import torch
 
     a, b = torch.from_numpy(task.load("a")), torch.from_numpy(task.load("b"))
     number = task.size["of"]
 
     def run() -> Any:
-        if number in (1, 2):
-            return torch.cdist(a, b, p=float("inf") if number == 1 else 1.0)
-        return torch.cat(blocks(number, a, b, _Torch(torch)))
+        if task.way == "cdist":
+            return torch.cdist(a, b, p=CDIST[number])
+        if task.way == "product":
+            return (a > 0).float() @ (b > 0).float().T > 0
+        return torch.cat(blocks(number, a, b, _Torch(torch), task.way))
 
     return Prepared(run, lambda result: result.numpy())
 
 
 def by_jax(task: Task) -> Prepared:
-    """JAX, compiled, a row of A at a time, which its compiler fuses."""
+    """JAX, compiled, by rows, by blocks of rows, or by a product."""
     import jax
     import jax.numpy as jnp
 
@@ -142,7 +171,12 @@ def by_jax(task: Task) -> Prepared:
     number = task.size["of"]
 
     def every(a: Any, b: Any) -> Any:
-        return jax.lax.map(lambda row: combined(number, row[None], b, jnp)[0], a)
+        if task.way == "product":
+            return (a > 0).astype(jnp.float32) @ (b > 0).astype(jnp.float32).T > 0
+        rows = int(task.way.split()[0])
+        if rows == len(a):
+            return combined(number, a, b, jnp)
+        return jax.lax.map(lambda row: combined(number, row[None], b, jnp)[0], a, batch_size=rows)
 
     compiled = jax.jit(every)
     return Prepared(lambda: compiled(a, b).block_until_ready(), np.asarray)
@@ -152,17 +186,19 @@ EXPERIMENT = Experiment(
     title="Other algebras, and algebras of the user",
     source="benchmarks/semirings.py, benchmarks/user_aggregates.py",
     about="Any ⊗ and any ⊕ over two FLOAT matrices, both with the reduced key last. NumPy and "
-    "PyTorch combine 16 rows at a time, PyTorch has `cdist` for distances, and JAX compiles a map "
-    "over rows. The last algebra is an aggregate that the user defines.",
+    "PyTorch combine 2, 4 or 16 rows at a time, and PyTorch also has `cdist` for distances. JAX "
+    "compiles a map over rows or blocks of rows, or all rows at once. All three also compute "
+    "or-and as a product of 0 and 1 in FLOAT. PyTorch runs in eager mode. The last algebra is an "
+    "aggregate that the user defines.",
     sql={"Min-plus": SQL.format(value=ALGEBRAS["min-plus"]), "The user's aggregate": OWN,
          "Its statement": OWN_SQL},
     cases=cases,
     contestants=(
         Contestant("einsql", prepare=by_einsql),
         Contestant("einsql, built in", prepare=by_built_in),
-        Contestant("NumPy", "mpi", by_numpy),
-        Contestant("PyTorch", "torch", by_torch),
-        Contestant("JAX", "jax", by_jax),
+        Contestant("NumPy", "mpi", by_numpy, numpy_ways),
+        Contestant("PyTorch", "torch", by_torch, torch_ways),
+        Contestant("JAX", "jax", by_jax, jax_ways),
         Contestant("DuckDB", "duckdb",
                    by_duckdb(SQL.format(value=ALGEBRAS["min-plus"]), KEYS, ("i", "k"))),
     ),
@@ -173,6 +209,11 @@ EXPERIMENT = Experiment(
         "addition, a comparison and two selections. The user's MERGE also orders equal lengths, "
         "which takes two comparisons and a combination of masks more. Seven instructions to four "
         "are 1.75, and both run at the rate of the vector units."
+        for n in (512, 1024)
+    }
+    | {
+        f"or-and, {n}³": "The fastest way of the peers is a product of 0 and 1 in FLOAT, where one "
+        "instruction multiplies and adds. einsql evaluates the CASE and the MAX of the statement."
         for n in (512, 1024)
     },
 )  # fmt: skip

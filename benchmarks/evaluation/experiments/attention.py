@@ -31,7 +31,8 @@ def cases(full: bool) -> list[Case]:
     what = f"B={sizes['b']}, S=512, E=1024, H=16"
     return [
         Case(f"{what}, {f'{ranks} ranks' if ranks else 'one process'}", sizes, ranks, ranks < 3,
-             ("einsql", "einsql, megatron", "PyTorch, Megatron by hand") if ranks else
+             ("einsql", "einsql, megatron", "PyTorch, Megatron by hand",
+              *["PyTorch, batch by hand"] * (sizes["b"] % ranks == 0)) if ranks else
              ("einsql", "PyTorch", "JAX"))
         for ranks in (0, 2, 4)
     ]  # fmt: skip
@@ -77,27 +78,56 @@ def by_einsql(strategy: str = "") -> Callable[[Task], Prepared]:
 
 def by_torch(task: Task) -> Prepared:
     """PyTorch's fused attention; with ranks some heads at each, and one all-reduce at the end."""
+    import torch.distributed as dist
+
+    heads = task.size["h"]
+    part = slice(heads * task.world.rank // task.ranks, heads * (task.world.rank + 1) // task.ranks)
+    own = of_heads(task, part, slice(None))
+
+    def run() -> Any:
+        result = own()
+        if task.case.ranks > 1:
+            dist.all_reduce(result)
+        return result
+
+    return Prepared(run, lambda result: result.numpy())
+
+
+def by_batch(task: Task) -> Prepared:
+    """PyTorch's fused attention of a part of the batch at each rank."""
     import torch
     import torch.distributed as dist
 
-    me, ranks, of = task.world.rank, task.ranks, task.size
-    part = slice(of["h"] * me // ranks, of["h"] * (me + 1) // ranks)
-    x = torch.from_numpy(task.load("x"))
+    own = task.size["b"] // task.ranks
+    run = of_heads(task, slice(None), slice(own * task.world.rank, own * (task.world.rank + 1)))
+
+    def answer(result: Any) -> Array:
+        parts = [torch.empty_like(result) for _ in range(task.ranks)]
+        dist.all_gather(parts, result)
+        whole: Array = torch.cat(parts).numpy()
+        return whole
+
+    return Prepared(run, answer)
+
+
+def of_heads(task: Task, part: slice, batch: slice) -> Callable[[], Any]:
+    """The attention of some heads to a part of the batch."""
+    import torch
+
+    of = task.size
+    x = torch.from_numpy(task.load("x", batch))
     qkv = [torch.from_numpy(task.load(w, slice(None), part)).flatten(1) for w in ("wq", "wk", "wv")]
     packed = torch.cat(qkv, 1)
     wo = torch.from_numpy(task.load("wo", part)).flatten(0, 1)
-    shape = (of["b"], of["s"], 3, part.stop - part.start, of["d"])
+    shape = (len(x), of["s"], 3, -1, of["d"])
 
     def run() -> Any:
         with torch.inference_mode():
             q, k, v = (x @ packed).view(shape).permute(2, 0, 3, 1, 4)
             heads = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-            result = heads.transpose(1, 2).flatten(2) @ wo
-            if task.case.ranks > 1:
-                dist.all_reduce(result)
-            return result
+            return heads.transpose(1, 2).flatten(2) @ wo
 
-    return Prepared(run, lambda result: result.numpy())
+    return run
 
 
 def by_jax(task: Task) -> Prepared:
@@ -119,9 +149,11 @@ EXPERIMENT = Experiment(
     title="Thesis: attention split by heads",
     source="the thesis, Megatron attention",
     about="Projections, attention and the output's projection in FLOAT. The scores are divided by "
-    "the square root of the head's width. PyTorch on ranks has a part of the heads at each process "
-    "and one all-reduce at the end, as Megatron does; `einsql, megatron` has the same cut, and "
-    "`einsql` its own choice.",
+    "the square root of the head's width. `PyTorch, Megatron by hand` has a part of the heads at "
+    "each process and one all-reduce at the end, and `einsql, megatron` the same cut. `PyTorch, "
+    "batch by hand` has a part of the batch and all weights at each process, where the batch "
+    "divides among them. `einsql` has its own choice. einsql's inputs keep the placements of the "
+    "previous run, so their movement is not counted. PyTorch runs in eager mode.",
     sql={"The statement": ATTENTION},
     cases=cases,
     contestants=(
@@ -129,6 +161,7 @@ EXPERIMENT = Experiment(
         Contestant("einsql, megatron", prepare=by_einsql("megatron")),
         Contestant("PyTorch", "torch", by_torch),
         Contestant("PyTorch, Megatron by hand", "torch", by_torch, launch="torchrun"),
+        Contestant("PyTorch, batch by hand", "torch", by_batch, launch="torchrun"),
         Contestant("JAX", "jax", by_jax),
     ),
     inputs=inputs,

@@ -58,6 +58,8 @@ EXPERIMENT = Experiment(
     about=f"(A·B) + (C·(D·E)) with s = {S:,}, as above. "
     "`equal` is the equal split of the 3D algorithm: every label into ⌈∛sites⌉ parts, so its calls "
     "outnumber the sites unless these are a cube. `paper` is EinDecomp as published, which takes a "
-    "power of two of calls. `data:i` cuts the rows of the products alone.",
+    "power of two of calls. `data:i` cuts the rows of the products alone. `paper` "
+    "minimises floats, every other strategy the measure of its table within the cuts that it "
+    "allows. `exact` is optimal by the search's estimate.",
     computed=computed,
 )

@@ -39,7 +39,8 @@ EXPERIMENT = Experiment(
     about=f"A step of gradient descent on squared error: {HIDDEN:,} hidden units, {LABELS:,} "
     "labels. The weights are read and their new values are made where they are needed. `data:n` is "
     "data parallelism, which sums the gradients of the batch's parts. `model` is model parallelism "
-    "by columns of the weights. `exact` is asked for up to 8 sites.",
+    "by columns of the weights. Every strategy minimises the measure of its table, within the cuts "
+    "that it allows. `exact` is optimal by the search's estimate, and is asked for up to 8 sites.",
     sql={"The step": FFNN},
     computed=computed,
 )

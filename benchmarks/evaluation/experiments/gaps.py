@@ -78,7 +78,7 @@ def on_networks() -> Table:
 EXPERIMENT = Experiment(
     title="The gap to the optimum",
     source="EinDecomp §8; beyond the papers",
-    about="`exact` proves its choice of cuts optimal. A gap is how much more a strategy costs, as "
-    "a share of the optimum.",
+    about="`exact` proves its choice of cuts optimal by the search's estimate. A gap is how much "
+    "more a strategy costs, as a share of that optimum.",
     computed=computed,
 )

@@ -15,7 +15,7 @@ SHAPE = {"b": 2, "s": 128, "a": 128, "h": 8, "d": 16, "f": 344}
 LAYERS = 2
 STRATEGIES = ("eindecomp", "exact", "megatron", "sequence", "attention")
 EXACT = (
-    "`exact` proves its cuts by the search's estimate of bytes. `eindecomp` also places the other "
+    "`exact` is optimal by the search's estimate of bytes. `eindecomp` also places the other "
     "strategies, and takes the program that sends least."
 )
 
@@ -64,7 +64,7 @@ EXPERIMENT = Experiment(
     title="E3: LLaMA's layers on ranks",
     source="EinDecomp §9, experiment 3",
     about="The layers of the experiment above at a 32nd of the width, {b} × {s} tokens, stored "
-    "at the ranks and executed. `eindecomp` and `exact` minimise bytes. Tensors that a "
-    "statement has read before are where it needs them.".format(**SHAPE),
+    "at the ranks and executed. `eindecomp` and `exact` minimise bytes. Inputs keep the "
+    "placements of the previous run, so their movement is not counted.".format(**SHAPE),
     computed=computed,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from statistics import median
 
 from benchmarks.evaluation.experiment import Cell, Experiment, Table
 from benchmarks.evaluation.plans import CPUS, objective, site_plan
@@ -13,19 +14,17 @@ LAYERS, MORE_LAYERS = (1, 4, 16), (1, 2, 4, 8, 16, 32)
 SITES, MORE_SITES = (2, 8, 64), (2, 4, 8, 16, 64, 256, 1024)
 STAGES = ("parse", "bind", "optimise")
 STRATEGIES = ("eindecomp", "paper", "megatron")
+ROUNDS = 3
 AT = 8
 """Sites of the table of layers; layers of the table of sites are half as many."""
 
 
 def computed(full: bool) -> list[Table]:
     """Seconds by layers, and by sites."""
-    rounds = 3 if full else 1
-    layers = [
-        line(count, AT, rounds, operations=True) for count in (MORE_LAYERS if full else LAYERS)
-    ]
-    sites = [line(AT // 2, number, rounds) for number in (MORE_SITES if full else SITES)]
+    layers = [line(count, AT, operations=True) for count in (MORE_LAYERS if full else LAYERS)]
+    sites = [line(AT // 2, number) for number in (MORE_SITES if full else SITES)]
     units = dict.fromkeys((*STAGES, *STRATEGIES), "s")
-    note = "Seconds of one processor, which other processes on the machine hardly change."
+    note = f"Seconds of one processor, medians of {ROUNDS} runs."
     return [
         Table(
             "Planning time by layers", ("layers", "operations", *STAGES, *STRATEGIES), layers,
@@ -38,11 +37,16 @@ def computed(full: bool) -> list[Table]:
     ]  # fmt: skip
 
 
-def line(layers: int, sites: int, rounds: int, *, operations: bool = False) -> list[Cell]:
+def line(layers: int, sites: int, *, operations: bool = False) -> list[Cell]:
     """The seconds of the stages and of the plans by each strategy."""
-    root, stages = prepared(layers, rounds)
+    runs = [prepared(layers, 1) for _ in range(ROUNDS)]
+    root = runs[0][0]
+    stages = {stage: median(seconds[stage] for _, seconds in runs) for stage in STAGES}
     floats = objective("floats", CPUS, sites)
-    taken = [timed(partial(site_plan, (root,), sites, s, floats), rounds)[1] for s in STRATEGIES]
+    taken = [
+        median(timed(partial(site_plan, (root,), sites, s, floats), 1)[1] for _ in range(ROUNDS))
+        for s in STRATEGIES
+    ]
     count = [layers, sum(isinstance(n, EinSum) for n in walk(root))] if operations else [sites]
     return [*count, *(stages[s] for s in STAGES), *taken]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,17 +43,15 @@ def computed(full: bool) -> list[Table]:
     chosen = [s for s in STATEMENTS if not s.before and not s.after]
     return [
         *(
-            by_rule(f"at {sites} site{'s' * (sites > 1)}", len(chosen), [
-                a for s in chosen for a in left_out(s, sites)
-            ])
+            by_rule(f"at {sites} site{'s' * (sites > 1)}", [left_out(s, sites) for s in chosen])
             for sites in (1, 8)
         ),
         over_tiles(),
     ]  # fmt: skip
 
 
-def left_out(statement: Statement, sites: int) -> Iterator[Ablation]:
-    """The plans without each of the rules that a statement's plan needs."""
+def left_out(statement: Statement, sites: int) -> list[Ablation] | None:
+    """The plans without each of the rules that a plan needs; none if it has no prediction."""
     with einsql.connect() as con:
         for name, array, keys in registered(
             statement.tensors, statement.sizes, statement.arrays(statement.sizes)
@@ -63,12 +60,14 @@ def left_out(statement: Statement, sites: int) -> Iterator[Ablation]:
         sql = statement.sql.format(**statement.sizes)
         plan = con.explain(sql, sites=sites, verbose=True).to_dict()
         if "seconds" not in plan.get("total", ()):
-            return
+            return None
+        found = []
         for rule in fired(plan):
             con.execute(f"SET disabled_rules = '{rule}'")
             other = con.explain(sql, sites=sites).to_dict()
             ratio = other["total"]["seconds"] / plan["total"]["seconds"]
-            yield Ablation(rule, statement.name, ratio)
+            found.append(Ablation(rule, statement.name, ratio))
+        return found
 
 
 def fired(plan: dict[str, Any]) -> list[str]:
@@ -78,8 +77,10 @@ def fired(plan: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys([*found, *(r for c in cuts.get("choices", ()) for r in c["rules"])]))
 
 
-def by_rule(where: str, statements: int, found: list[Ablation]) -> Table:
-    """How often each rule fires, and what its absence costs."""
+def by_rule(where: str, plans: list[list[Ablation] | None]) -> Table:
+    """How often each rule fires in the statements' plans, and what its absence costs."""
+    planned = [plan for plan in plans if plan is not None]
+    found = [ablation for plan in planned for ablation in plan]
     rows: list[list[Cell]] = []
     for rule in sorted({a.rule for a in found}):
         of = [a for a in found if a.rule == rule]
@@ -94,11 +95,12 @@ def by_rule(where: str, statements: int, found: list[Ablation]) -> Table:
     return Table(
         f"Rules left out {where}",
         ("rule", "statements", "dearer without", "cheaper without",
-         "most", "in", "least", "in the statement"),
-        rows, {"most": "×", "least": "×"},
-        note=f"{statements} statements. The ratio is the predicted seconds without the rule over "
-        "those with it. Below 1× the prediction prefers the plan without the rule. A rule whose "
-        "ratios are 1× changes what the prediction does not see, or enables others.",
+         "largest ratio", "its statement", "smallest ratio", "its statement"),
+        rows, {"largest ratio": "×", "smallest ratio": "×"},
+        note=f"{len(planned)} statements whose seconds are predicted. The ratio is "
+        "the predicted seconds without the rule over those with it. Below 1× the prediction "
+        "prefers the plan without the rule. A rule whose ratios are 1× changes what the "
+        "prediction does not see, or enables others.",
     )  # fmt: skip
 
 

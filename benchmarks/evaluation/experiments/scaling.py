@@ -9,10 +9,11 @@ from benchmarks.evaluation.experiments.matmul import (
     by_einsql,
     by_jax,
     by_numpy,
+    dtensor_ways,
     inputs,
+    jax_ways,
     layouts,
     reference,
-    two_ways,
 )
 
 
@@ -36,13 +37,13 @@ EXPERIMENT = Experiment(
     source="the thesis, scaling of matmul",
     about="A product in FLOAT with one thread for each rank, 2048² (4096² in a full run). "
     "Twice the work is a product of 2580² (5160²). `bound` has all operands at each process and "
-    "sends nothing.",
+    "sends nothing. JAX is one process with a device for each rank. DTensor runs in eager mode.",
     sql={"The statement": PRODUCT.format(hint="")},
     cases=cases,
     contestants=(
         Contestant("einsql", prepare=by_einsql(), ways=layouts),
-        Contestant("DTensor", "torch", by_dtensor, two_ways, "torchrun"),
-        Contestant("JAX", "jax", by_jax, two_ways),
+        Contestant("DTensor", "torch", by_dtensor, dtensor_ways, "torchrun"),
+        Contestant("JAX", "jax", by_jax, jax_ways),
         Contestant("bound", "mpi", by_numpy, launch="mpi", bound=True),
     ),
     inputs=inputs,
