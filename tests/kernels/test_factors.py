@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import einsql
@@ -118,4 +120,52 @@ def test_what_is_no_product_is_not_taken_for_one(multiplied: list[str]) -> None:
     for text, terms in cases:
         got = con.execute(ANY.format(text)).fetch_numpy()
         np.testing.assert_array_equal(got, terms(a[:, :, None], b[None]).sum(1), err_msg=text)
+    assert not multiplied
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("BOOL_OR(a.val > 0 AND b.val > 0)", lambda some: some),
+        ("MAX(CASE WHEN a.val > 0 AND b.val > 0 THEN 1 ELSE 0 END)", lambda some: some * 1),
+        ("MAX(CASE WHEN b.val > 0 AND a.val > 0 THEN 7 ELSE 0 END)", lambda some: some * 7),
+        ("COALESCE(BOOL_OR(a.val > 0) FILTER (WHERE b.val > 0), false)", lambda some: some),
+    ],
+)
+def test_flags_are_tested_by_a_product(
+    output: str, expected: Callable[[np.ndarray], np.ndarray], multiplied: list[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s, np.float32) - 1 for s in ((SIDE, TERMS), (TERMS, SIDE)))
+    a[0], b[:, 3], a[4, 7] = -1, -1, np.nan  # NaN is greater than any number
+    some: np.ndarray = np.any((~(a <= 0))[:, :, None] & (b > 0)[None], axis=1)
+    assert 0 < some.mean() < 1
+    got = _connected(a, b).execute(SUM.format("x").replace("SUM(x)", output)).fetch_numpy()
+    np.testing.assert_array_equal(got, expected(some))
+    assert multiplied == ["float32"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "MAX(CASE WHEN a.val > 0 AND b.val > 0 THEN -1 ELSE 0 END)",
+        "MAX(CASE WHEN a.val > 0 AND b.val > 0 THEN 1 ELSE 2 END)",
+        "MIN(CASE WHEN a.val > 0 AND b.val > 0 THEN 1 ELSE 0 END)",
+        "BOOL_OR(a.val > 0 OR b.val > 0)",
+        "BOOL_AND(a.val > -5 AND b.val > -5)",
+        "MAX(CASE WHEN a.val > 0 THEN 1 ELSE 0 END) FILTER (WHERE b.val > 9)",
+    ],
+)
+def test_other_extremes_are_not_tested_by_a_product(output: str, multiplied: list[str]) -> None:
+    a, b = (np.random.default_rng(n).standard_normal((SIDE, SIDE)) for n in (1, 2))
+    con = _connected(a, b)
+    sql = SUM.format("x").replace("SUM(x)", output)
+    rows = con.execute(sql).fetchall()
+    duck = duckdb.connect()
+    for name, keys, array in (("a", "ik", a), ("b", "kj", b)):
+        at = np.indices(array.shape).reshape(2, -1)
+        table = pa.table({keys[0]: at[0], keys[1]: at[1], "val": array.reshape(-1)})
+        duck.register("elements", table)
+        duck.execute(f"CREATE TABLE {name} AS FROM elements")
+    assert rows == duck.sql(f"{sql} ORDER BY i, j").fetchall()
     assert not multiplied

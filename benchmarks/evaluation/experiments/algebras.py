@@ -210,10 +210,5 @@ EXPERIMENT = Experiment(
         "which takes two comparisons and a combination of masks more. Seven instructions to four "
         "are 1.75, and both run at the rate of the vector units."
         for n in (512, 1024)
-    }
-    | {
-        f"or-and, {n}³": "The fastest way of the peers is a product of 0 and 1 in FLOAT, where one "
-        "instruction multiplies and adds. einsql evaluates the CASE and the MAX of the statement."
-        for n in (512, 1024)
     },
 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Sums of integers, and counts, as matrix products.
+"""Sums of integers, counts and tests for existence, as matrix products.
 
-The term of such an output is a product of one factor per side, and every partial sum is exact in
-FLOAT or DOUBLE. BLAS computes the products without a compiled kernel, and faster than the
-processor's integer instructions.
+The term of such an output is a product of one factor per side. For a sum every partial sum is
+exact in FLOAT or DOUBLE. BOOL_OR of AND, and MAX of a value or 0 under such a condition, test
+whether a sum of flags is positive. BLAS computes the products without a compiled kernel, and
+faster than the processor's integer instructions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.buffer_pool import empty
+from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Label, Output, Value
 from einsql.kernels.kernel import Tick
@@ -32,25 +34,54 @@ EXACT = ((np.dtype(np.float32), 2**24), (np.dtype(np.float64), 2**53))
 Leaf = Value | Label
 
 
-Factors = Mapping[str, Sequence[Expr]]
+Sides = Mapping[str, Sequence[Expr]]
 """The expressions whose product is the element of a side, by side."""
 
 
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The factors of an output.
+
+    Attributes:
+        sides: The factors of each side.
+        positive: The output where a product is positive, and 0 elsewhere; None for a sum.
+    """
+
+    sides: Sides
+    positive: int | None
+
+
 def factors_of(columns: Columns, o: Output, where: Expr | None) -> Factors | None:
-    """The factors of an output; None if it is not a sum of products of integers.
+    """The factors of an output; None if it is not a sum of products of integers or flags.
 
     Args:
         columns: The node's sides.
         o: The output.
         where: The condition that selects pairs, or None for all of them.
     """
-    if o.reduction != "sum" or not o.args[0].dtype.is_integer:
+    term, positive = o.args[0], None
+    if o.reduction == "bool_or":
+        positive = 1
+    elif o.reduction == "max" and where is None:
+        positive, term = _flagged(term)
+        if positive is None:
+            return None
+    elif o.reduction != "sum" or not term.dtype.is_integer:
         return None
     sides: dict[str, list[Expr]] = {ROWS: [], COLUMNS: []}
-    terms = (o.args[0], TRUE if where is None else where)
+    terms = (term, TRUE if where is None else where)
     if not all(_split(columns, e, sides) for e in terms):
         return None
-    return sides if all(sides.values()) else None
+    return Factors(sides, positive) if all(sides.values()) else None
+
+
+def _flagged(term: Expr) -> tuple[int | None, Expr]:
+    """A positive integer and its condition, if the term is 0 without it; else None."""
+    if isinstance(term, Call) and term.fn == "if" and term.dtype.is_integer:
+        condition, one, other = term.args
+        if isinstance(one, Const) and isinstance(other, Const) and one.value > 0 == other.value:
+            return int(one.value), condition
+    return None, term
 
 
 def _split(columns: Columns, e: Expr, sides: dict[str, list[Expr]]) -> bool:
@@ -87,8 +118,9 @@ class FactorProduct:
     ) -> None:
         self._sizes = layout.sizes
         self._compiled = {
-            side: [compile_expr(e, bounds) for e in exprs] for side, exprs in factors.items()
+            side: [compile_expr(e, bounds) for e in exprs] for side, exprs in factors.sides.items()
         }
+        self._positive = factors.positive
         extent = dict(zip("bmnk", layout.sizes, strict=True))
         labels = Labels(tuple("bmk"), tuple("bnk"), tuple("bmn"), extent)
         self._products = {dtype: Multiplied(labels, dtype) for dtype, _ in EXACT}
@@ -120,7 +152,13 @@ class FactorProduct:
         left = _matrices(self._compiled[ROWS], block, (b, m, k), dtype)
         right = _matrices(self._compiled[COLUMNS], block, (b, n, k), dtype)
         sums = self._products[dtype](left, right, tick)
-        _in_pieces(out.shape, lambda at: np.copyto(out[at], sums[at], casting="unsafe"))
+        positive = self._positive
+
+        def write(at: tuple[slice, ...]) -> None:
+            part = sums[at] if positive is None else (sums[at] > 0) * positive
+            np.copyto(out[at], part, casting="unsafe")
+
+        _in_pieces(out.shape, write)
 
 
 class _Cubes(Block):

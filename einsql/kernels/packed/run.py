@@ -195,7 +195,10 @@ class _Part:
         variant, most = choice
         exact = None if self.product is None else self.product.type_for(most)
         if self.product is not None and exact is not None:
-            _, view, result = self.allocate(np.dtype(np.int64))
+            is_sum = self.output.reduction == "sum"
+            _, view, result = self.allocate(
+                np.dtype(np.int64) if is_sum else self.output.dtype.numpy
+            )
             self.product.run(arrays, exact, view, tick)
             return {self.output.name: self.finish(result)}
         results, wild = self.compute(variant, arrays, tick)
