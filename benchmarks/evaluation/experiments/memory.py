@@ -27,8 +27,10 @@ MATRICES = 7
 """Matrices that the chain reads and makes: its working set."""
 PARTS = {"2×": 16, "1×": 8, "1/2": 4, "1/4": 2, "1/8": 1}
 """Eighths of the working set."""
-IDLE = 200_000_000
-"""Bytes of a worker of Dask before it has data, which its limit counts."""
+IDLE = 75_000_000
+"""Bytes of a worker of Dask before it has data, measured, which its limit counts."""
+SPILLS = {"target": 0.6, "spill": 0.7, "pause": 0.9}
+"""Parts of the limit, beyond `IDLE`, at which Dask's worker writes to disk and starts no task."""
 TIMES = 7
 """Runs on ranks whose median time is shown."""
 KEYS = {"a": ("i", "j"), "b": ("j", "k"), "c": ("k", "l"), "d": ("l", "m")}
@@ -102,10 +104,12 @@ def by_dask(task: Task) -> Prepared:
     import dask.array as da
     from dask.distributed import Client, LocalCluster, wait
 
+    most = task.size["limit"] + IDLE
+    parts_of = {name: (IDLE + part * task.size["limit"]) / most for name, part in SPILLS.items()}
+    dask.config.set({"distributed.worker.memory": {**parts_of, "terminate": False}})
     cluster = LocalCluster(
-        n_workers=1, threads_per_worker=2, memory_limit=task.size["limit"] + IDLE,
-        dashboard_address=None,
-    )  # fmt: skip
+        n_workers=1, threads_per_worker=2, memory_limit=most, dashboard_address=None
+    )
     client = Client(cluster)
     block = int(task.way)
     parts = [slice(k, k + block) for k in range(0, task.size["n"], block)]
@@ -196,8 +200,8 @@ EXPERIMENT = Experiment(
     "read and made. einsql has `memory_limit`, which counts neither the result that is fetched nor "
     "the mapped input files. Dask has a worker of two threads that reads blocks of the files, "
     "spills to disk and keeps the result. Its limit counts all of the worker's memory, and is "
-    "larger by 200 MB for what an idle worker takes. Its blocks have n/2 or n/4 rows. "
-    "The bound is NumPy without a limit.",
+    "larger by the 75 MB of an idle worker; spilling begins at 0.6 of the rest. Its blocks have "
+    "n/2 or n/4 rows. The bound is NumPy without a limit.",
     sql={"The statement": over_files("data")},
     cases=cases,
     contestants=(
