@@ -187,8 +187,9 @@ class Core(SelectText):
             return False
         outer = [c for c in ("SELECT", "HAVING", "WINDOW", "QUALIFY") if c in clauses]
         ranges = [*(clauses[c] for c in outer), *self.modifiers.values()]
-        if any(r.first <= c.range.first < r.last for r in ranges for c in self.block.children):
-            return False
+        structure = self.splitter.structure
+        if any(True for r in ranges for _ in structure.children(r.first, r.last)):
+            return False  # aggregates of a query in it are not those of the SELECT
         keys = self._keys()
         if keys is None:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError
 
 from einsql.core.quoting import in_quotes
@@ -13,6 +13,37 @@ from einsql.hybrid.split.select_text import SelectText
 from einsql.hybrid.split.split import changed
 from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.dialect import parsed
+
+_TEXTS = frozenset(
+    {
+        TokenType.STRING,
+        TokenType.NATIONAL_STRING,
+        TokenType.RAW_STRING,
+        TokenType.HEREDOC_STRING,
+        TokenType.NUMBER,
+        TokenType.PLACEHOLDER,
+    }
+)
+_AFTER_NAMES = frozenset({"(", ".", ":=", "=>", "->", ":"})
+"""Tokens behind a name of a function, a table, an argument, a parameter of a lambda, a field."""
+_EDGES = frozenset(
+    {"(", ")", "[", "]", "{", "}", ",", "SELECT", "DISTINCT", "HAVING", "QUALIFY", "ORDER BY",
+     "PARTITION BY", "CASE", "WHEN", "THEN", "ELSE", "END", "AS", "ASC", "DESC", "NULLS"}
+)  # fmt: skip
+"""Tokens beside a complete expression."""
+_COMPARISONS = frozenset({"=", "==", "<>", "!=", "<", ">", "<=", ">=", "AND", "OR", "NOT", "IS",
+                          "IN", "BETWEEN"})  # fmt: skip
+"""Operators that bind less than arithmetic."""
+_ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "^", "**", "::", "(", ")", ",", "."})
+_LOGIC = _COMPARISONS | {"CASE", "LIKE", "ILIKE", "SIMILAR", "GLOB", "COLLATE", "AT"}
+
+
+def _is_same(one: Token, other: Token) -> bool:
+    """True for equal tokens; names in any letter case. Parameters without a number are unlike."""
+    if one.token_type in _TEXTS or other.token_type in _TEXTS:
+        same_type = one.token_type == other.token_type != TokenType.PLACEHOLDER
+        return same_type and one.text == other.text
+    return one.text.lower() == other.text.lower()
 
 
 def _is_starred(node: exp.Expr) -> bool:
@@ -116,16 +147,19 @@ class Groups:
         edits: list[tuple[int, int, str]] = []
         taken = [n for c in self.calls for n in range(c.first, c.last)]
         keys = [(k, p) for k, (_, p, n) in enumerate(self.keys) if n is None]
+        outer = {*structure.outer(part.first, part.last)}
         at = part.first
         while at < part.last:
             best: tuple[int, int] | None = None
-            is_name = structure.word(at + 1) not in ("(", ".") and structure.word(at - 1) != "."
+            is_name = tokens[at].token_type not in _TEXTS
+            is_name &= structure.word(at + 1) not in _AFTER_NAMES
+            is_name &= structure.word(at - 1) not in (".", "AS")
             for k, p in keys:
                 size = p.last - p.first
                 same = at + size <= part.last and all(
-                    tokens[at + n].text.lower() == tokens[p.first + n].text.lower()
-                    for n in range(size)
+                    _is_same(tokens[at + n], tokens[p.first + n]) for n in range(size)
                 )
+                same = same and self._is_operand(part, at, p)
                 tail = tokens[p.last - 1].text.lower()
                 is_column = isinstance(self.keys[k][0], exp.Column)
                 if same and size == 1 and not is_name:
@@ -141,11 +175,37 @@ class Groups:
                 at += 1
                 continue
             k, size = best
-            if not (size == 1 and tokens[at].text.lower() in outputs):
+            is_output = size == 1 and tokens[at].text.lower() in outputs
+            if not (is_output and at in outer and self._is_item(part, at)):
                 a, b = structure.span(Range(at, at + size))
                 edits.append((a, b, f"{name}.c{k}"))
             at += size
         return edits
+
+    def _is_item(self, part: Range, at: int) -> bool:
+        """True if a name is a complete item of ORDER BY, where aliases precede columns."""
+        word = self.core.splitter.structure.word
+        begins = at == part.first or word(at - 1) in ("ORDER BY", ",")
+        return begins and (at + 1 == part.last or word(at + 1) in (",", "ASC", "DESC", "NULLS"))
+
+    def _is_operand(self, part: Range, at: int, key: Range) -> bool:
+        """True if the tokens of a key at a place are an expression of their own.
+
+        `i + 1` is no part of `2 * i + 1`. A key of operators must stand between parentheses,
+        commas or keywords; one of arithmetic alone may also stand beside comparisons.
+        """
+        structure = self.core.splitter.structure
+        words = [structure.word(n) for n in range(key.first, key.last)]
+        if structure.closes.get(key.first + 1) == key.last - 1 or "." in words[1:2]:
+            return structure.word(at - 1) != "."  # a call, or a column of a table
+        if len(words) == 1 or structure.closes.get(key.first) == key.last - 1:
+            return True
+        after = at + len(words)
+        simple = _ARITHMETIC.issuperset(w for w in words if not w[:1].isalnum() and w != "")
+        simple = simple and not any(w in _LOGIC for w in words)
+        beside = _EDGES | _COMPARISONS if simple else _EDGES
+        begins = at == part.first or structure.word(at - 1) in beside
+        return begins and (after == part.last or structure.word(after) in beside)
 
     def _closed(self, name: str, replacements: list[tuple[int, int, str]]) -> bool:
         """Returns True if the remaining text reads only groups, and aggregates only in windows."""

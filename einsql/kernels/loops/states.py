@@ -151,6 +151,7 @@ class States(Wraps):
         n, lanes, start, end = self.depth - 1, self.lanes, *ends
         cells = [c for m in self.laws for c in self.state_cells(m)]
         in_order = has_order(self.node)
+        rounds = f"max({end} - {start}, 0) // {lanes}"  # a guard may leave no point of a row
         at = "[np.uintp(x)]" if in_order else f"[np.uintp(l{n} - v)]"
         laned = [_in_lane(line, at) for line in body]
         text = [
@@ -159,7 +160,7 @@ class States(Wraps):
         ]
         if in_order:
             text += [
-                f"w = ({end} - {start}) // {lanes}",
+                f"w = {rounds}",
                 "for v in range(w):",
                 f"    for x in range({lanes}):",
                 f"        l{n} = {start} + x * w + v",
@@ -174,7 +175,7 @@ class States(Wraps):
         text += self.lane_merge
         if in_order:
             text += [
-                f"for l{n} in range({start} + ({end} - {start}) // {lanes} * {lanes}, {end}):",
+                f"for l{n} in range({start} + {rounds} * {lanes}, {end}):",
                 *(f"    {line}" for line in body),
             ]
         return text

@@ -92,9 +92,9 @@ class Layout:
             left: Whether the left operand has the type of the product, and is aligned.
             right: The same of the right operand.
         """
-        sides = [s if usable else replace(s, copied=True)
-                 for s, usable in ((self.left, left), (self.right, right))]  # fmt: skip
-        return replace(self, left=sides[0], right=sides[1])
+        first = self.left if left else replace(self.left, copied=True)
+        second = self.right if right else replace(self.right, copied=True)
+        return replace(self, left=first, right=second)
 
 
 def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from einsql.ir.einsum.affine import Affine, affine, free_labels_as_affine
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.einsum.intervals import bounds_of, can_raise
+from einsql.ir.einsum.states import has_order
 from einsql.optimizer.rewrite.node_properties import in_order, with_axes
 from einsql.optimizer.rewrite.rules import Rule
 
@@ -20,6 +21,8 @@ def solve_keys(node: EinSum) -> EinSum:
     Loops then run over the result's keys without scattered writes, and operands
     are read through windows.
     """
+    if has_order(node):
+        return node
     known = free_labels_as_affine(node)
     for axis in node.axes:
         if axis.define is None or axis.label not in node.keys:

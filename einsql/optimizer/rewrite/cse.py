@@ -19,6 +19,7 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.einsum.graph_rewriting import map_exprs, map_values
+from einsql.ir.einsum.states import has_order
 from einsql.ir.functions import SCALARS
 from einsql.optimizer.rewrite.rules import Rule
 
@@ -127,7 +128,16 @@ class _Canonical:
         )
         hint = tuple(sorted((self._labels[x], parts) for x, parts in node.hint))
         grid = tuple((self._labels.get(g.label, -1), g.size, g.depth) for g in node.grid)
-        self.key: _Key = (tuple(axes), read, self.expr(node.guard), len(node.keys), hint, grid)
+        merged = tuple(self._labels[x] for x in node.reduced) if has_order(node) else ()
+        self.key: _Key = (
+            merged,
+            tuple(axes),
+            read,
+            self.expr(node.guard),
+            len(node.keys),
+            hint,
+            grid,
+        )
 
     def expr(self, e: Expr) -> _Key:
         """An expression with labels and operands by number."""

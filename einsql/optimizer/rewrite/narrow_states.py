@@ -52,7 +52,7 @@ def narrow_states(node: EinSum) -> EinSum:
         restored.append(Output(o.name, (value,), o.dtype))
     if tuple(outputs) == node.outputs:
         return node
-    axes = tuple(node.axis(k) for k in node.keys)
+    axes = tuple(replace(node.axis(k), define=None) for k in node.keys)
     hint = hint_over(node.hint, set(node.keys))
     reader = (Operand(replace(node, outputs=tuple(outputs)), node.keys),)
     return EinSum(axes, reader, TRUE, node.keys, tuple(restored), hint)

@@ -121,10 +121,23 @@ def limits_of_ctes(query: exp.Select, clause: exp.With) -> RowLimits:
         readers = [t for t in query.find_all(exp.Table) if t.name.lower() == name]
         if len(readers) != 1 or not isinstance(readers[0].parent, exp.From):
             continue
+        if _is_argument(query, name):
+            continue
         reader = readers[0].parent.parent
         if isinstance(reader, exp.Select):
             limits |= _limits(reader, cte.this, readers[0])
     return limits
+
+
+def _is_argument(query: exp.Select, name: str) -> bool:
+    """Whether an identifier may name a table other than in FROM, as an argument of a macro."""
+    for identifier in query.find_all(exp.Identifier):
+        parent = identifier.parent
+        qualifies = isinstance(parent, exp.Column) and identifier.arg_key == "table"
+        in_from = isinstance(parent, exp.Table | exp.TableAlias)
+        if identifier.name.lower() == name and not qualifies and not in_from:
+            return True
+    return False
 
 
 def _limits(reader: exp.Select, derived: exp.Expr, source: exp.Expr) -> RowLimits:

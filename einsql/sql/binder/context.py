@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from sqlglot import exp
@@ -174,6 +174,10 @@ class Binder(Protocol):
     @property
     def origins(self) -> tuple[str, ...]:
         """The part of the statement that is being bound, as in `EinSum.origins`."""
+
+    @property
+    def arguments(self) -> Mapping[int, object]:
+        """The SELECTs that are arguments of table macros, by id."""
 
     @property
     def catalog(self) -> Catalog:

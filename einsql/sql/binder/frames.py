@@ -109,8 +109,10 @@ def frame_of(
     if domain.edges_of(label):
         raise unsupported("A window over a key that a parameter bounds", node)
     numbered = set(domain.free) <= {*apart, label}
+    # A part by an expression, such as i % 2, lacks keys of the other parts.
+    dense = numbered and domain.total and domain.defines.keys().isdisjoint(apart)
     descends = bool(ordered.args.get("desc")) != (sign < 0)
-    frame = Frame(label, None, None, descends, numbered, numbered and domain.total)
+    frame = Frame(label, None, None, descends, numbered, dense)
     if label in apart:
         _check_peers(node, frame)
         return None  # the partition
@@ -184,7 +186,12 @@ def bind_function(
 
 
 def _end(frame: Frame, domain: Domain, is_least: bool) -> Frame | None:
-    """The frame of the row with the least or the greatest key, if its distance or key is known."""
+    """The frame of the row with the least or the greatest key, if its distance or key is known.
+
+    None for a frame that may be empty: the value of this row would be one of no row.
+    """
+    if not frame.is_never_empty:
+        return None
     distance = frame.first if is_least else frame.last
     if distance == 0:
         return replace(frame, first=0, last=0)

@@ -101,7 +101,9 @@ class SelectBinder:
         check_clauses(select)
         self.select = select
         limit = self.query.row_limits.get(id(select))
-        self.query.row_limits.update(limits_of_derived(select))
+        limits = limits_of_derived(select)  # not of arguments of macros, which others read, too
+        shared = self.query.arguments
+        self.query.row_limits.update({n: best for n, best in limits.items() if n not in shared})
         bind_from(FromBinder(self.query, self), select)
         self.select = select = self.query.macros.expanded(self, select, shares=True)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))

@@ -25,7 +25,7 @@ def con(request: pytest.FixtureRequest, connected: Connected) -> einsql.Connecti
 def test_a_rank_imports_nothing_of_planning() -> None:
     script = """
 import sys, einsql.engine.ranks.rank
-planning = ("einsql.optimizer", "einsql.planner", "einsql.sql", "duckdb", "sqlglot", "scipy")
+planning = ("einsql.optimizer", "einsql.planner", "einsql.sql.", "duckdb", "sqlglot", "scipy")
 print([m for m in sys.modules if m.startswith(planning)])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

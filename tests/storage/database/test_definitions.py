@@ -106,11 +106,11 @@ DAMAGE = [
     ("view", "7", "7 where dict belongs", "VIEW"),
     ("view", '{"text": 7}', "7 where str belongs", "VIEW"),
     ("view", "{}", "its row has no 'text'", "VIEW"),
-    ("view", None, "does not say what it is", "VIEW"),
+    ("view", None, "has no description", "VIEW"),
     (None, "{}", "has no kind", "MACRO"),
     ("view", view("CREATE VIEW other AS SELECT 1"), "the text of the view 'other'", "VIEW"),
     ("tensor", '{"name": "b"}', "its row has no 'keys'", "TENSOR"),
-    ("tensor", None, "does not say what it is", "TENSOR"),
+    ("tensor", None, "has no description", "TENSOR"),
     ("macro", view("CREATE MACRO b13(x) AS x"), "the text of the macro 'b13'", "MACRO"),
     ("VIEW", view("CREATE VIEW b14 AS SELECT 1"), "its kind is 'VIEW'", "VIEW"),
 ]

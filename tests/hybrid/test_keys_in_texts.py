@@ -1,0 +1,93 @@
+"""Groups of a fragment in a SELECT that DuckDB runs: keys are expressions, not parts of a text."""
+
+from __future__ import annotations
+
+import duckdb
+import numpy as np
+import pytest
+
+import einsql
+
+R = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [4, 4, 1, 9]], np.int32)
+V = np.array([3, -1, 7, 8, 0, -5], np.int32)
+QUERIES: list[tuple[str, list[int]]] = [
+    (sql, [])
+    for sql in (
+        # strings and names of arguments are no keys
+        "SELECT 'i' || i AS label, SUM(val) AS s FROM r GROUP BY i",
+        "SELECT i, CASE WHEN SUM(val) > 12 THEN 'i' ELSE '7' END AS c FROM r GROUP BY i",
+        "SELECT i, upper('i') || SUM(val) AS c FROM r GROUP BY i HAVING concat('i', i) <> 'i0'",
+        "SELECT json_object('i', i, 's', SUM(val)) AS o FROM r GROUP BY i",
+        "SELECT struct_pack(i := SUM(val)) AS o FROM r GROUP BY i",
+        "SELECT {'i': SUM(val), 'k': i} AS o FROM r GROUP BY i",
+        # a key is no part of an expression that binds otherwise
+        "SELECT 2 * i + 1 AS a, 'k' || SUM(val) AS s FROM r GROUP BY i, i + 1",
+        "SELECT 5 - i - 1 AS a, 'k' || SUM(val) AS s FROM r GROUP BY i, i - 1",
+        "SELECT 'k' || SUM(val) AS s, 12 // i + 1 AS a FROM r WHERE i > 0 GROUP BY i, i + 1",
+        "SELECT 'k' || SUM(val) AS s, i + 1::DOUBLE / 2 AS a FROM r GROUP BY i, i + 1",
+        "SELECT 'k' || SUM(val) AS s, NOT i > 0 AND i < 2 AS a FROM r GROUP BY i, i > 0 AND i < 2",
+        # it is one between other operators
+        "SELECT i + 1 AS a, 'k' || SUM(val) FROM r GROUP BY i + 1 HAVING i + 1 > 1 OR i + 1 < 0",
+        "SELECT (i + 1) * 2 AS a, 'k' || SUM(val) AS s FROM r GROUP BY i + 1",
+        "SELECT abs(i - 1) || 'k' || SUM(val) AS s FROM r GROUP BY abs(i - 1)",
+        "SELECT 'k' || SUM(r.val) AS s, -r.i AS a FROM r GROUP BY r.i",
+        # names in ORDER BY are aliases alone, and columns in expressions
+        "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY j",
+        "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY j + 0",
+        # aggregates of a subquery are its own
+        "SELECT 'a' AS x FROM v LIMIT (SELECT COUNT(*) - 8 FROM r)",
+        "SELECT 1 AS one FROM v ORDER BY (SELECT MAX(i) FROM r)",
+        "SELECT i, val FROM v ORDER BY (SELECT MAX(val) FROM v) - val LIMIT 2",
+        "SELECT i, SUM(val) s FROM r GROUP BY i ORDER BY (SELECT SUM(val) FROM v WHERE v.i = r.i)",
+    )
+] + [("SELECT i // ? AS a, 'k' || SUM(val) AS s FROM r GROUP BY i, i // ?", [2, 3])]
+
+
+@pytest.fixture(scope="module")
+def con() -> einsql.Connection:
+    con = einsql.connect()
+    con.register("r", R, dims=("i", "j"))
+    con.register("v", V, dims=("i",))
+    return con
+
+
+@pytest.fixture(scope="module")
+def duck() -> duckdb.DuckDBPyConnection:
+    duck = duckdb.connect()
+    duck.execute("CREATE TABLE r (i BIGINT, j BIGINT, val INTEGER)")
+    duck.execute("CREATE TABLE v (i BIGINT, val INTEGER)")
+    for name, array in (("r", R), ("v", V)):
+        rows = [[*at, cell.item()] for at, cell in np.ndenumerate(array)]
+        duck.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    return duck
+
+
+@pytest.mark.parametrize(("sql", "values"), QUERIES)
+def test_keys_are_found_by_their_meaning(
+    sql: str, values: list[int], con: einsql.Connection, duck: duckdb.DuckDBPyConnection
+) -> None:
+    rows, expected = con.execute(sql, values).fetchall(), duck.execute(sql, values).fetchall()
+    if "ORDER BY" not in sql:
+        rows, expected = sorted(rows, key=str), sorted(expected, key=str)
+    assert rows == expected
+
+
+LIMITED = "SELECT i, val, ROW_NUMBER() OVER (ORDER BY val DESC) AS rn FROM v"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"WITH q AS ({LIMITED}) SELECT q.i, q.val, m.s FROM q, total(q) m WHERE q.rn <= 2",
+        f"SELECT * FROM best(({LIMITED}))",
+        f"WITH q AS ({LIMITED}) SELECT * FROM best(q)",
+    ],
+)
+def test_a_limit_of_rows_is_that_of_one_reader(sql: str, con: einsql.Connection) -> None:
+    """The macro reads all rows, and WHERE only the first two."""
+    con.execute("CREATE OR REPLACE MACRO total(x) AS TABLE SELECT SUM(val) AS s FROM x")
+    con.execute(
+        "CREATE OR REPLACE MACRO best(x) AS TABLE SELECT x.i, x.val, m.s "
+        "FROM x, (SELECT SUM(val) AS s FROM x) m WHERE x.rn <= 2"
+    )
+    assert sorted(con.execute(sql).fetchall()) == [(2, 7, 12), (3, 8, 12)]
