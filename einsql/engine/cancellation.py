@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from einsql.errors import InterruptedError
+from einsql.errors import InterruptedError, OperationalError
 
 Check = Callable[[float], None]
 """Callback with the completed fraction, 0 to 1; raises to stop."""
@@ -73,10 +73,12 @@ class Progress:
         stage: The start of the running part of a script or loop as a fraction of the total, and
             its share.
         partial: The rows of a loop before it failed, or None.
+        in_step: Whether `report_step` runs now.
     """
 
     __slots__ = (
-        "_check", "interrupts", "partial", "report", "report_reads", "report_step", "stage",
+        "_check", "in_step", "interrupts", "partial", "report", "report_reads", "report_step",
+        "stage",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -86,6 +88,7 @@ class Progress:
         self.report_reads = True
         self.stage = (0.0, 1.0)
         self.partial: object = None
+        self.in_step = False
         self._check = self.interrupts.begin()
 
     def begin(self) -> Check:
@@ -97,6 +100,28 @@ class Progress:
         self.partial = None
         self._check = self.interrupts.begin()
         return self._check
+
+    def call_step(self, description: Sequence[Sequence[Any]], row: tuple[Any, ...]) -> None:
+        """Calls `report_step`, which may run statements and other loops."""
+        if self.report_step is None:
+            return
+        before, self.in_step = self.in_step, True
+        try:
+            self.report_step(description, row)
+        finally:
+            self.in_step = before
+
+    def refuse_in_step(self) -> None:
+        """Refuses to begin or end a transaction in `report_step`.
+
+        Raises:
+            OperationalError: The transaction is the running loop's.
+        """
+        if self.in_step:
+            raise OperationalError(
+                "A callback of a loop cannot begin or end a transaction: it is the loop's",
+                hint="COMMIT as a statement of the loop's body commits each step.",
+            )
 
     def stop(self, check: Check) -> None:
         """Makes the running statement stop by an error that `check` raises."""

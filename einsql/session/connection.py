@@ -291,6 +291,7 @@ class Connection(Lifetime, Shortcuts):
         """Commits the running transaction; does nothing without one."""
         with self.context.lock, boundary:
             self.check_open()
+            self.context.progress.refuse_in_step()
             if self.store.in_transaction:
                 self.store.commit()
 
@@ -298,6 +299,7 @@ class Connection(Lifetime, Shortcuts):
         """Rolls back the running transaction; does nothing without one."""
         with self.context.lock, boundary:
             self.check_open()
+            self.context.progress.refuse_in_step()
             if self.store.in_transaction:
                 self.store.rollback()
 

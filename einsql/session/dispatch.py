@@ -175,6 +175,7 @@ def run_command(ctx: Context, statement: st.Statement, text: str) -> Outcome:
         case st.Backup() | st.Export() | st.Import():
             return _carry(ctx, statement)
         case st.Transaction():
+            ctx.progress.refuse_in_step()
             _TRANSACTIONS[statement.action](ctx)
         case _:
             raise errors.InternalError(f"No way to run {type(statement).__name__}")

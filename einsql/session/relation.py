@@ -361,11 +361,12 @@ class Relation(Fetched):
 
     def _within(self, name: str, sql: str, frame: FrameType) -> Relation:
         source, query = self._source, sql.lstrip()
-        words = [t.text.upper() for t in tokenize(query)[:2]]
+        first = tokenize(query)[:2]
+        words = [t.text.upper() for t in first]
         begin, rest = "WITH ", f" {query}"
         if words[:1] == ["WITH"]:
             begin = "WITH RECURSIVE " if words[1:] == ["RECURSIVE"] else "WITH "
-            rest = f", {query[len(begin.strip()) :]}"
+            rest = f", {query[first[begin.count(' ') - 1].end + 1 :]}"
         text = f"{begin}{in_quotes(name)} AS (\n{bare(source.text)}\n){rest}"
         return self._made(Source(single(text), source.captured, source.parameters), "", frame)
 

@@ -59,11 +59,13 @@ def registered_relation(
     array: object, dims: tuple[str, ...] | None = None, fill: int | None = None
 ) -> Stored:
     """As `array_relation`, for an array that is read again when its elements have changed."""
-    relation = array_relation(array, dims, fill)
     if is_sparse(array) or isinstance(array, Stored):
-        return relation
-    dense, (field,) = as_numpy(array), relation.schema.fields
-    if wider(dense.dtype) is None:
+        return array_relation(array, dims, fill)
+    # A view keeps the shape and the type, which the caller may change for his object.
+    dense = as_numpy(array).view()
+    relation = array_relation(dense, dims, fill)
+    (field,) = relation.schema.fields
+    if wider(dense.dtype) is None and dense.dtype.isnative:
         return relation
     return Stored(relation.schema, WidenedFields(field.name, dense, field.dtype))
 

@@ -32,10 +32,7 @@ from einsql.storage.out_of_memory import Room
 from einsql.storage.undo_log import Index, UndoLog
 from einsql.storage.value_ranges import KnownRanges
 
-_INSTEAD = (
-    "CREATE TEMP TENSOR creates a tensor for this session only; connect without read_only=True to "
-    "write."
-)
+_INSTEAD = "CREATE TEMP TENSOR makes one of the session; connect without read_only=True to write."
 
 
 class Store:
@@ -121,9 +118,8 @@ class Store:
         if isinstance(stored, Damaged):
             raise damage_error(stored)
         if stored is None:
-            known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
-            known += [table for table, _ in self.duck.tables()]
-            hint = suggest(name, known, "names")
+            tensors = (o.name for o in self.objects.values() if isinstance(o, Tensor))
+            hint = suggest(name, [*tensors, *(t for t, _ in self.duck.tables())], "names")
             raise ProgrammingError(f'There is no tensor "{name}"', hint=hint)
         what = "a registered array" if isinstance(stored, Tensor) else f"a {stored.kind}"
         raise ProgrammingError(
@@ -131,7 +127,7 @@ class Store:
         )
 
     def put(self, item: Object) -> None:
-        """Stores an object under its name, replacing an earlier one.
+        """Stores an object under its name, replacing an earlier one; a TEMP object hides others.
 
         Raises:
             OperationalError: The object is not local to the session, and the database is open for
@@ -147,7 +143,8 @@ class Store:
         self._changes += 1  # before the change, so that an interrupted statement is rolled back
         if not is_local(item):
             self._written[low] = item
-        self._bind(low, item)
+        if is_local(item) or not (low in self.objects and self.objects[low].temporary):
+            self._bind(low, item)
 
     # ---- changes in place
 
@@ -252,7 +249,7 @@ class Store:
 
     def states(self) -> list[dict[str, Object]]:
         """The current objects by name, and the objects after a ROLLBACK."""
-        return [self.objects] if self._saved is None else [self.objects, self._saved]
+        return [self.objects, *([] if self._saved is None else [self._saved])]
 
     # ---- snapshots and transactions
 

@@ -1,5 +1,7 @@
 """Arrays of integer types that tensors lack, in Python and in files, in the next wider type.
 
+Registered arrays in the other order of bytes are converted likewise.
+
 int16, uint8 and uint16 are read as INTEGER, uint32 and uint64 as BIGINT. A value of uint64 that
 does not fit is refused.
 """

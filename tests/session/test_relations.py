@@ -349,3 +349,12 @@ def test_columns_are_those_of_the_newest_commit(tmp_path: Path) -> None:
         other.sql("SELECT * FROM t").fetchall()
         one.execute("CREATE OR REPLACE TENSOR t (i DIM(2), j DIM(3), val FLOAT) DEFAULT 1")
         assert other.sql("SELECT * FROM t").columns == ["i", "j", "val"]
+
+
+@pytest.mark.parametrize("comment", ["", "/* c */ ", "-- c\n"])
+@pytest.mark.parametrize("begin", ["WITH a", "WITH RECURSIVE a", "with  recursive a"])
+def test_a_query_over_a_relation_begins_with_a_comment(comment: str, begin: str) -> None:
+    with einsql.connect() as con:
+        relation = con.sql("SELECT i AS val FROM range(3) AS r(i)")
+        sql = f"{comment}{begin} AS (SELECT * FROM t) SELECT SUM(val) AS s FROM a"
+        assert relation.query("t", sql).fetchall() == [(3,)]

@@ -65,7 +65,7 @@ def run_loop(ctx: Context, loop: st.For, execute: Execute) -> Outcome:
     try:
         if own:
             run.begin()
-        run.steps(loop, (), 0.0, 1.0)
+        run.steps(loop, (), (0.0, 1.0), speaks=True)
         if own and ctx.store.in_transaction:
             ctx.store.commit()
         return run.outcome(loop)
@@ -147,16 +147,22 @@ class _Run:
         self._kept = self.ctx.store.savepoint()
 
     def steps(
-        self, loop: st.For, around: tuple[tuple[str, int], ...], lo: float, width: float
+        self,
+        loop: st.For,
+        around: tuple[tuple[str, int], ...],
+        part: tuple[float, float],
+        speaks: bool,
     ) -> None:
         """Runs the steps of a loop.
 
         Args:
             loop: The loop.
             around: The variables of the enclosing loops and their values.
-            lo: The completed fraction of the statement before the loop, 0 to 1.
-            width: The loop's fraction of the statement.
+            part: The completed fraction of the statement before the loop, 0 to 1, and the loop's
+                fraction of the statement.
+            speaks: Whether rows of the loop are rows of the statement.
         """
+        lo, width = part
         ctx = self.ctx
         ctx.parameters = self._parameters(around)
         values = self._values(loop)
@@ -170,7 +176,7 @@ class _Run:
             try:
                 if not ahead:
                     self._hear(all_steps=True)
-                self._step(loop, begun, lo + n * share, share, ahead)
+                self._step(loop, begun, (lo + n * share, share), speaks, ahead)
                 self._hear(all_steps=n + 1 == len(values))
             except BaseException as error:
                 failed = self._recover(error, n)
@@ -183,33 +189,33 @@ class _Run:
             else:
                 n += 1
 
-    def _step(self, loop: st.For, step: _Step, start: float, share: float, ahead: bool) -> None:
+    def _step(
+        self, loop: st.For, step: _Step, fraction: tuple[float, float], speaks: bool, ahead: bool
+    ) -> None:
         """Runs one step.
 
         Args:
             loop: The loop.
             step: The step.
-            start: The completed fraction of the statement before the step, 0 to 1.
-            share: The step's fraction of the statement.
+            fraction: The completed fraction of the statement before the step, 0 to 1, and the
+                step's fraction of the statement.
+            speaks: Whether rows of the loop are rows of the statement.
             ahead: Whether ranks get its runs before they have answered earlier ones.
         """
-        ctx, at = self.ctx, step.at
+        ctx, at, (start, share) = self.ctx, step.at, fraction
         for m, part in enumerate(loop.body):
             begin, piece = start + share * m / len(loop.body), share / len(loop.body)
             ctx.progress.stage = (begin, piece)
             ctx.tick(0.0)
             match part.statement:
                 case st.For() as inner:
-                    kept = len(self.rows)
-                    self.steps(inner, at, begin, piece)
-                    if m != loop.speaker:
-                        del self.rows[kept:]
+                    self.steps(inner, at, (begin, piece), speaks and m == loop.speaker)
                 case st.Transaction():
                     ctx.store.commit()
                     self.begin()
                 case _:
                     outcome = self._statement(part, at, ahead)
-                    if m == loop.speaker:
+                    if speaks and m == loop.speaker:
                         self._speak(part, step, outcome, ahead)
         if ahead and ctx.cluster is not None and not ctx.duck.asked:
             step.runs, step.changes = ctx.cluster.ahead.begun, self.changes
@@ -375,10 +381,16 @@ class _Run:
                 "The last SELECT of a loop gives one row a step, and this one gave several",
                 hint="Aggregate them, or INSERT them into a table.",
             )
+        names = tuple(deduplicated([*(name for name, _ in at), *(str(d[0]) for d in description)]))
         if self.columns is None:
-            names = [name for name, _ in at] + [str(d[0]) for d in description]
             types = [DType.BIGINT.value] * len(at) + [str(d[1]) for d in description]
-            self.columns = RowsResult(tuple(deduplicated(names)), tuple(types), self.rows)
+            self.columns = RowsResult(names, tuple(types), self.rows)
+        if names != self.columns.names:
+            raise ProgrammingError(
+                f"The last SELECT of a loop has the columns {', '.join(names)} in this step, and "
+                f"had {', '.join(self.columns.names)} before",
+                hint="Name its columns in place of *.",
+            )
         return [(*(value for _, value in at), *row) for row in rows]
 
     def _complete(self, at: tuple[tuple[str, int], ...]) -> None:
@@ -394,10 +406,18 @@ class _Run:
         """Makes a step the last one that is kept, and reports its rows; `keep` restores it."""
         reported, self._rows_kept = self._rows_kept, len(self.rows)
         self._last, self._kept = _text(at), keep
-        report = self.ctx.progress.report_step
-        if report is not None and self.columns is not None:
-            for row in self.rows[reported:]:
-                report(self.columns.description, row)
+        progress = self.ctx.progress
+        if progress.report_step is None or self.columns is None:
+            return
+        for row in self.rows[reported:]:
+            progress.call_step(self.columns.description, row)
+        if not progress.report_reads:
+            return
+        # No later step has begun, and the callback may have written.
+        if self.own and self.ctx.duck.asked:
+            self.ctx.store.commit()
+            self.begin()
+        self._kept = self.ctx.store.savepoint()
 
     def stop(self, error: BaseException) -> None:
         """Undoes the failed step, keeps earlier ones, and extends the error's hint."""

@@ -50,9 +50,17 @@ def writable(ctx: Context, target: Target) -> Tensor:
 
 
 def taken_by(ctx: Context, name: str, temporary: bool) -> Object | None:
-    """Returns the object that has a name, unless a temporary object may hide it."""
+    """Returns the object that has a name, unless a temporary object may hide it.
+
+    For a permanent object this is the one that a temporary object hides, if there is one.
+    """
     taken = ctx.store.get(name)
-    return None if taken is not None and temporary and not is_local(taken) else taken
+    if taken is None or is_local(taken) == temporary:
+        return taken
+    if temporary:
+        return None
+    beneath = ctx.store.beneath(name.lower())
+    return taken if beneath is None else beneath
 
 
 def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | None) -> Tensor:
