@@ -100,11 +100,11 @@ def test_the_page_says_which_variants_are_faster_and_how_bytes_are_counted() -> 
 
 
 def test_a_reason_is_printed_where_einsql_loses() -> None:
-    name = "matrix chain, 10 of 10–1000"
-    won, lost = (_case(einsql=_entry(2), cotengra=_entry(s)) for s in (3, 1))
-    assert "The peers multiply" not in page.text(_content("networks", {name: won}))
-    assert "The peers multiply" in page.text(_content("networks", {name: lost}))
-    assert page.NO_REASON in page.text(_content("networks", {"tree of 60": lost}))
+    name = "user's min-plus with the way, 512³"
+    won, lost = (_case(einsql=_entry(2), NumPy=_entry(s)) for s in (3, 1))
+    assert "Seven instructions" not in page.text(_content("algebras", {name: won}))
+    assert "Seven instructions" in page.text(_content("algebras", {name: lost}))
+    assert page.NO_REASON in page.text(_content("algebras", {"min-plus, 512³": lost}))
 
 
 def test_rows_with_rounds_are_judged_by_intervals() -> None:
