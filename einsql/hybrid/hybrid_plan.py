@@ -22,7 +22,7 @@ from einsql.hybrid.lookups import statement_parts
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.registered_functions import register
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.parts import PREFIX, Fragment, Parts, shown
+from einsql.hybrid.split.parts import Fragment, Parts, shown
 from einsql.hybrid.split.split import Splitter
 from einsql.hybrid.split.statement import query_of, split_statement
 from einsql.planner.outcome import Description, Rows
@@ -355,15 +355,24 @@ def _names(
 def _spelled(duck: Any, name: str, hybrid: Hybrid) -> str:
     """Returns a column's name with the fragments' source text, in DuckDB's format."""
     for fragment in hybrid.parts.fragments:
-        stands = f"({shown(fragment.name, fragment.names)})"
-        if PREFIX not in name or stands not in _SPACE.sub(" ", name):
+        if not re.search(rf"\b{fragment.name}\b", name):
             continue
-        ((tree,),) = duck.execute("SELECT json_serialize_sql(?)", [fragment.text]).fetchall()
-        if json.loads(tree)["error"]:
-            continue
-        ((spelled,),) = duck.execute("SELECT json_deserialize_sql(?::JSON)", [tree]).fetchall()
-        name = _SPACE.sub(" ", name).replace(stands, f"({spelled})")
+        stands, spelled = (
+            _formatted(duck, text) for text in (shown(fragment.name, fragment.names), fragment.text)
+        )
+        if stands and spelled:
+            shortened = _SPACE.sub(" ", name)
+            name = f"({spelled}".join(re.split(re.escape(f"({stands}") + r"\b", shortened))
     return name
+
+
+def _formatted(duck: Any, text: str) -> str | None:
+    """A query in DuckDB's format; None if it is no query of DuckDB."""
+    ((tree,),) = duck.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+    if json.loads(tree)["error"]:
+        return None
+    ((formatted,),) = duck.execute("SELECT json_deserialize_sql(?::JSON)", [tree]).fetchall()
+    return _SPACE.sub(" ", formatted)
 
 
 def _place(duck: Any, text: str) -> int | None:

@@ -366,6 +366,8 @@ class Relation(Fetched):
         begin, rest = "WITH ", f" {query}"
         if words[:1] == ["WITH"]:
             begin = "WITH RECURSIVE " if words[1:] == ["RECURSIVE"] else "WITH "
+            if words[1:] == ["RECURSIVE"]:  # the source does not read itself
+                source = Source(f"SELECT * FROM {(own := fresh_name())}", {own: self})
             rest = f", {query[first[begin.count(' ') - 1].end + 1 :]}"
         text = f"{begin}{in_quotes(name)} AS (\n{bare(source.text)}\n){rest}"
         return self._made(Source(single(text), source.captured, source.parameters), "", frame)

@@ -10,6 +10,7 @@ import einsql
 
 R = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [4, 4, 1, 9]], np.int32)
 V = np.array([3, -1, 7, 8, 0, -5], np.int32)
+TABLE = "CREATE TABLE t AS SELECT range AS k, 'w' || range % 2 AS w FROM range(6)"
 QUERIES: list[tuple[str, list[int]]] = [
     (sql, [])
     for sql in (
@@ -34,7 +35,17 @@ QUERIES: list[tuple[str, list[int]]] = [
         # names in ORDER BY are aliases alone, and columns in expressions
         "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY j",
         "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY j + 0",
+        # parameters of lambdas are no columns
+        "SELECT i, list_transform([1, 2], lambda i: i + 1) AS l FROM r GROUP BY i",
+        "SELECT i, list_reduce([1, 2], lambda a, i: a + i) AS l FROM r GROUP BY i",
+        # words stay apart without blanks in the text
+        "SELECT SUM(val)s, upper('a')u, i FROM r GROUP BY i ORDER BY i",
+        "SELECT i, val FROM v ORDER BY abs(val)LIMIT 1",
+        "SELECT i, val FROM v ORDER BY(-val)DESC",
+        "SELECT i,upper('a')||SUM(val)FROM r GROUP BY i ORDER BY i",
         # aggregates of a subquery are its own
+        "SELECT t.w, SUM(v.val) AS s FROM v JOIN t ON v.i = t.k GROUP BY t.w "
+        "ORDER BY (SELECT COUNT(*) FROM t), t.w DESC LIMIT (SELECT COUNT(*) FROM t WHERE k = 1)",
         "SELECT 'a' AS x FROM v LIMIT (SELECT COUNT(*) - 8 FROM r)",
         "SELECT 1 AS one FROM v ORDER BY (SELECT MAX(i) FROM r)",
         "SELECT i, val FROM v ORDER BY (SELECT MAX(val) FROM v) - val LIMIT 2",
@@ -48,6 +59,7 @@ def con() -> einsql.Connection:
     con = einsql.connect()
     con.register("r", R, dims=("i", "j"))
     con.register("v", V, dims=("i",))
+    con.execute(TABLE)
     return con
 
 
@@ -56,6 +68,7 @@ def duck() -> duckdb.DuckDBPyConnection:
     duck = duckdb.connect()
     duck.execute("CREATE TABLE r (i BIGINT, j BIGINT, val INTEGER)")
     duck.execute("CREATE TABLE v (i BIGINT, val INTEGER)")
+    duck.execute(TABLE)
     for name, array in (("r", R), ("v", V)):
         rows = [[*at, cell.item()] for at, cell in np.ndenumerate(array)]
         duck.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
@@ -91,3 +104,18 @@ def test_a_limit_of_rows_is_that_of_one_reader(sql: str, con: einsql.Connection)
         "FROM x, (SELECT SUM(val) AS s FROM x) m WHERE x.rn <= 2"
     )
     assert sorted(con.execute(sql).fetchall()) == [(2, 7, 12), (3, 8, 12)]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["default_order = 'desc'", "default_null_order = 'nulls_first'", "integer_division = true",
+     "ieee_floating_point_ops = false"],
+)  # fmt: skip
+def test_settings_that_change_results_are_refused(setting: str) -> None:
+    con = einsql.connect()
+    with pytest.raises(einsql.ProgrammingError, match="einsql computes with") as error:
+        con.execute(f"SET {setting}")
+    assert error.value.hint
+    con.execute(
+        "SET default_order = 'ascending'; SET integer_division = 'false'; RESET default_order"
+    )

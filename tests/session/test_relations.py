@@ -358,3 +358,13 @@ def test_a_query_over_a_relation_begins_with_a_comment(comment: str, begin: str)
         relation = con.sql("SELECT i AS val FROM range(3) AS r(i)")
         sql = f"{comment}{begin} AS (SELECT * FROM t) SELECT SUM(val) AS s FROM a"
         assert relation.query("t", sql).fetchall() == [(3,)]
+
+
+def test_a_recursive_query_over_a_relation_reads_the_table_of_that_name() -> None:
+    with einsql.connect() as con:
+        con.execute("CREATE TABLE n AS SELECT 3 AS val")
+        sql = (
+            "WITH RECURSIVE c(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM c WHERE k < 2) "
+            "SELECT k, (SELECT SUM(val) FROM n) AS s FROM c ORDER BY k"
+        )
+        assert con.table("n").query("n", sql).fetchall() == [(1, 3), (2, 3)]

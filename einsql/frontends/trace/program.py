@@ -16,7 +16,14 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.schema import DType
 from einsql.core.units import plural
-from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
+from einsql.errors import (
+    DataError,
+    Error,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+    suggest,
+)
 from einsql.frontends.trace.arguments import leaves, mapped, rebuilt
 from einsql.frontends.trace.array import TracedArray, lifted
 from einsql.frontends.trace.nodes import Step
@@ -25,8 +32,9 @@ from einsql.frontends.trace.steps import Graph
 from einsql.frontends.trace.views import whole
 from einsql.session.connection import Connection
 from einsql.session.multi_query import fetch_together
-from einsql.storage.host_arrays import array_relation, is_array, is_sparse
+from einsql.storage.host_arrays import array_relation, as_numpy, is_array, is_sparse
 from einsql.storage.relation import Relation as Stored
+from einsql.storage.widened_fields import wider
 
 if TYPE_CHECKING:
     from einsql.explain.explanation import Explanation
@@ -253,6 +261,7 @@ class Recorded:
             return {k: self._argument(v, self._leaf(str(k), name)) for k, v in value.items()}
         if not _is_given(value):
             return value
+        _refuse_type(name, value)
         relation = array_relation(value, fill=_fill(value))
         (field,) = relation.schema.values
         shape = relation.schema.shape
@@ -304,6 +313,7 @@ class Recorded:
         result: dict[str, Stored] = {}
         for n, (name, shape, dtype) in enumerate(self._slots):
             value = taken[n]
+            _refuse_type(name, value)
             relation = array_relation(value, dims[name], _fill(value))
             (field,) = relation.schema.values
             if relation.schema.shape != shape or field.dtype is not dtype:
@@ -346,6 +356,20 @@ def _called(fn: Callable[..., Any], traced: Sequence[Any]) -> Any:
         if isinstance(error.__cause__, Error):  # as y[n] = x of a plain y has it
             raise error.__cause__ from None
         raise
+
+
+def _refuse_type(name: str, value: Any) -> None:
+    """Refuses an array of integers that tensors would widen, so that they wrap otherwise.
+
+    Raises:
+        NotSupportedError: The array is of int16 or of an unsigned type.
+    """
+    if isinstance(value, Stored) or is_sparse(value) or wider(as_numpy(value).dtype) is None:
+        return
+    raise NotSupportedError(
+        f"{name} is {as_numpy(value).dtype}, in which tensors do not compute",
+        hint="Convert it: x.astype(np.int32) or x.astype(np.int64).",
+    )
 
 
 def _taken(form: Any, value: Any, taken: dict[int, Any]) -> bool:

@@ -197,10 +197,33 @@ class Core(SelectText):
         dependent = [c for r in ranges for c in self._dependent(r, keys)]
         if not calls and not keys:
             return False
+        if self._hides(keys, dependent, ranges):
+            return False
         if Groups(self, keys, [*calls, *dependent], ranges).split():
             return True
         self._read_any_values([node for node, _, _ in keys], dependent)
         return False
+
+    def _hides(
+        self,
+        keys: Sequence[tuple[exp.Expr, Range, int | None]],
+        dependent: Sequence[Range],
+        ranges: Sequence[Range],
+    ) -> bool:
+        """True if a parameter of a lambda has the name of a column that would be replaced."""
+        structure = self.splitter.structure
+        text, hidden = [t.text.lower() for t in structure.tokens], set[str]()
+        for part in ranges:
+            for at in range(part.first, part.last):
+                first, last = at + 1, at
+                if structure.word(at) == "LAMBDA":  # lambda x, y: …
+                    while last + 1 < part.last and text[last + 1] != ":":
+                        last += 1
+                elif text[at] == "->":  # x -> …, (x, y) -> …
+                    first = next((a for a, b in structure.closes.items() if b == at - 1), at - 1)
+                hidden.update(text[first : last + 1])
+        columns = {c.name.lower() for node, _, _ in keys for c in node.find_all(exp.Column)}
+        return not hidden.isdisjoint(columns | {text[part.last - 1] for part in dependent})
 
     def _keys(self) -> list[tuple[exp.Expr, Range, int | None]] | None:
         """Returns each key of GROUP BY, its tokens, and the index of its SELECT item, if any."""

@@ -50,17 +50,30 @@ class Edits:
             length += b - a
 
         at = start
-        for a, b, new in sorted(self.replacements, key=lambda e: (e[0], -e[1])):
+
+        def part(a: int, b: int, new: str) -> None:
+            """Appends the text of `[a, b)`; a blank keeps words apart that others separated."""
+            nonlocal length
+            before, after = self.text[a - 1 : a], self.text[b : b + 1]
+            text = f" {new}" if _is_word(before) and _is_word(new[:1]) else new
+            text = f"{text} " if _is_word(after) and _is_word(new[-1:]) else text
+            parts.append(text)
+            length += len(text)
+
+        # Insertions precede a replacement that begins at the same place.
+        for a, b, new in sorted(self.replacements, key=lambda e: (e[0], e[0] < e[1], -e[1])):
             if a < at or b > end or (a == at and a < start):
                 continue
             keep(at, a)
             origins.append((length, a))
-            text = new if isinstance(new, str) else _numbered(new, order)
-            parts.append(text)
-            length += len(text)
+            part(a, b, new if isinstance(new, str) else _numbered(new, order))
             at = b
         keep(at, end)
         return Edited("".join(parts), tuple(order), origins)
+
+
+def _is_word(text: str) -> bool:
+    return text.isalnum() or text == "_"
 
 
 def _numbered(edited: Edited, order: dict[int, int]) -> str:

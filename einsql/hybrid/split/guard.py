@@ -23,6 +23,15 @@ SHARED_SETTINGS = {
     "enable_external_access": "enable_external_access",
 }
 """DuckDB settings that are derived from einsql's, and the name of einsql's setting."""
+_MEANING = {
+    "default_order": ("asc", "ascending"),
+    "default_null_order": ("nulls_last", "nulls last", "last"),
+    "null_order": ("nulls_last", "nulls last", "last"),
+    "integer_division": ("false", "0", "off", "no"),
+    "ieee_floating_point_ops": ("true", "1", "on", "yes"),
+}
+"""DuckDB settings that change results, and the spellings of the value by which fragments
+compute."""
 _WRITING = ("profiling_output", "profile_output", "enable_logging", "logging_storage")
 
 
@@ -83,6 +92,14 @@ def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
         raise ProgrammingError(
             f"{name} of DuckDB follows einsql's {SHARED_SETTINGS[name]}",
             hint=f"SET {SHARED_SETTINGS[name]} = … holds for both.",
+            position=tokens[at].start,
+        )
+    computes = _MEANING.get(name, ())
+    sets = words[0] != "RESET" and at + 1 < len(tokens)
+    if computes and sets and tokens[-1].text.lower() not in computes:
+        raise ProgrammingError(
+            f"einsql computes with {name} = {computes[0]} alone",
+            hint="Write the order, the division or the CAST in the query.",
             position=tokens[at].start,
         )
     if name in _WRITING and tokens[-1].text and not external_access:

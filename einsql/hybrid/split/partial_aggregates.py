@@ -94,6 +94,9 @@ class PartialAggregates:
         is_select = next(iter(clauses), "") == "SELECT" and "FROM" in clauses
         if self.text.block.children or not is_select or self._is_in_expression():
             return False
+        children = self.text.splitter.structure.children
+        if any(True for r in self.text.modifiers.values() for _ in children(r.first, r.last)):
+            return False  # aggregates of a query in it are not those of the SELECT
         tables = self._tables() if self._is_plain() else []
         if not tables:
             return False

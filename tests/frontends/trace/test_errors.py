@@ -275,3 +275,13 @@ def test_numbers_and_arrays_may_lie_in_containers() -> None:
     np.testing.assert_allclose(found["x"], expected["x"])
     np.testing.assert_allclose(found["mean"], expected["mean"])
     assert list(traced.tensors) == ["w", "layers_1_w", "x"]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "uint32", "uint64"])
+def test_types_that_would_wrap_otherwise_are_refused(dtype: str) -> None:
+    narrow = np.array([[250, 3], [7, 9]]).astype(dtype)
+    with pytest.raises(einsql.NotSupportedError, match=f"a is {dtype}"):
+        einsql.trace(lambda a: a + a, narrow)
+    program = einsql.trace(lambda a: a + a, narrow.astype(np.int32))
+    with pytest.raises(einsql.NotSupportedError, match=f"a is {dtype}"):
+        program(narrow)
