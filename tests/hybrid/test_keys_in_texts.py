@@ -35,6 +35,23 @@ QUERIES: list[tuple[str, list[int]]] = [
         # names in ORDER BY are aliases alone, and columns in expressions
         "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY j",
         "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY j + 0",
+        # names like those of fragments, numbers of columns behind *, and parentheses
+        "SELECT i, 10 * SUM(val) AS c0, 'a' || i AS z FROM v GROUP BY i HAVING c0 > 10 ORDER BY i",
+        "SELECT i AS c1, val AS c0 FROM v ORDER BY -c0, c1 LIMIT 2",
+        "SELECT * REPLACE (-val AS val) FROM v ORDER BY val, i LIMIT 2",
+        "SELECT * RENAME (val AS k, j AS val) FROM r ORDER BY val, i LIMIT 3",
+        "SELECT *, -val AS k FROM v ORDER BY 2 LIMIT 1",
+        "SELECT i, val FROM v ORDER BY (2) DESC, (1) LIMIT 2",
+        "SELECT i % 2 AS g, 'a' AS q, SUM(val) AS t FROM v GROUP BY (1) ORDER BY g",
+        # what the fragment lacks runs in DuckDB
+        "SELECT LIST(i ORDER BY i) FILTER (WHERE val > 1) AS h FROM v",
+        "SELECT i // 2 AS g, (SELECT COUNT(*) FROM r WHERE r.i = v.i // 2) AS n, COUNT(*) AS c "
+        "FROM v GROUP BY i // 2",
+        # a limit of the rows is that of the ROW_NUMBER
+        "SELECT i, j, val FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY i ORDER BY val) AS j "
+        "FROM r) WHERE j <= 1 ORDER BY i, j",
+        "SELECT i, k, val FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY i ORDER BY val, j) AS k "
+        "FROM r) WHERE k <= 1 ORDER BY i",
         # parameters of lambdas are no columns
         "SELECT i, list_transform([1, 2], lambda i: i + 1) AS l FROM r GROUP BY i",
         "SELECT i, list_reduce([1, 2], lambda a, i: a + i) AS l FROM r GROUP BY i",

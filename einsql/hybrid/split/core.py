@@ -9,7 +9,7 @@ from sqlglot import TokenType, exp
 from einsql.hybrid.split.blocks import Block, Range
 from einsql.hybrid.split.groups import Groups
 from einsql.hybrid.split.partial_aggregates import PartialAggregates
-from einsql.hybrid.split.parts import Why, shown
+from einsql.hybrid.split.parts import Why, is_internal, shown
 from einsql.hybrid.split.scopes import Scope
 from einsql.hybrid.split.select_text import SelectText
 from einsql.hybrid.split.split import Splitter, changed
@@ -143,6 +143,8 @@ class Core(SelectText):
         if item.first >= item.last:
             return False
         known = [c.lower() for c in columns]
+        while structure.closes.get(item.first) == item.last - 1:
+            item = Range(item.first + 1, item.last - 1)
         if item.last - item.first == 1:
             token = tokens[item.first]
             if structure.word(item.first) == "ALL" or token.text.isdecimal():
@@ -165,7 +167,9 @@ class Core(SelectText):
             if alias is not None and column_name(alias).lower() != column.name.lower():
                 # The alias may hide a column; DuckDB and einsql resolve that differently.
                 return all(not n.table and known.count(n.name.lower()) == 1 for n in names) and (
-                    expression.find(exp.AggFunc) is None and not self._is_column(column.name)
+                    expression.find(exp.AggFunc) is None
+                    and not self._is_column(column.name)
+                    and not any(is_internal(n.name) for n in names)
                 )
         group = self.tree.args.get("group")
         if group is not None and group.args.get("all"):
@@ -241,8 +245,8 @@ class Core(SelectText):
         aliases = [e.alias.lower() if isinstance(e, exp.Alias) else "" for e in items]
         for node, part in zip(group.expressions, ranges, strict=True):
             n: int | None = None
-            if isinstance(node, exp.Literal):
-                n = int(node.name) - 1 if node.name.isdecimal() else -1
+            if isinstance(number := node.unnest(), exp.Literal):
+                n = int(number.name) - 1 if number.name.isdecimal() else -1
             elif isinstance(node, exp.Column) and not node.table:
                 name = node.name.lower()
                 n = aliases.index(name) if name in aliases else None
@@ -324,9 +328,15 @@ def _meant(term: exp.Expr, items: Sequence[exp.Expr]) -> exp.Expr | None:
     Returns:
         None if a name inside of an expression may be that of an item.
     """
+    term = term.unnest()
+    stars = [
+        s for e in items if isinstance(s := e.this if isinstance(e, exp.Column) else e, exp.Star)
+    ]
     if isinstance(term, exp.Literal) and term.name.isdecimal():
-        number = int(term.name)
+        number = 0 if stars else int(term.name)  # `*` has several columns
         return items[number - 1].unalias() if 0 < number <= len(items) else None
+    if any(s.args.get("replace") or s.args.get("rename") for s in stars):
+        return None  # its names, too, precede columns
     aliases: dict[str, exp.Expr] = {
         e.alias.lower(): e.this for e in items if isinstance(e, exp.Alias)
     }

@@ -9,6 +9,7 @@ from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.hybrid.split.blocks import Range
 from einsql.hybrid.split.edits import Edits
+from einsql.hybrid.split.parts import is_internal
 from einsql.hybrid.split.select_text import SelectText
 from einsql.hybrid.split.split import changed
 from einsql.sql.parser.column_names import column_name
@@ -118,6 +119,8 @@ class Groups:
             return None
         key_of_item = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
         outputs = {(n.alias or column_name(n)).lower() for n in nodes}
+        if any(map(is_internal, outputs)):
+            return None
         for n, (part, node) in enumerate(zip(ranges, nodes, strict=True)):
             a, b = structure.span(part)
             if n in key_of_item:

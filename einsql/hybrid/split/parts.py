@@ -105,6 +105,11 @@ class Parts:
         return name
 
 
+def is_internal(column: str) -> bool:
+    """Whether a name is that of a fragment's column in DuckDB, which hides an alias."""
+    return column[:1] in ("c", "C") and column[1:].isdecimal()
+
+
 def shown(name: str, columns: Sequence[str]) -> str:
     """Returns the query that reads a fragment with the column names in SQL."""
     items = ", ".join(f"c{n} AS {in_quotes(c)}" for n, c in enumerate(columns))

@@ -8,6 +8,7 @@ keys are computed from the number within the partition, so the columns are gathe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from sqlglot import exp
@@ -34,10 +35,12 @@ class BestRows:
     Attributes:
         window: The ROW_NUMBER.
         most: The number of rows.
+        name: The column that a reader limits, in lower case; empty for QUALIFY.
     """
 
     window: exp.Window
     most: int
+    name: str = ""
 
 
 RowLimits = dict[int, BestRows]
@@ -169,7 +172,7 @@ def _limits(reader: exp.Select, derived: exp.Expr, source: exp.Expr) -> RowLimit
             continue
         best = _limited(named[0].unalias(), most)
         if best is not None:
-            return {id(derived): best}
+            return {id(derived): replace(best, name=column.name.lower())}
     return {}
 
 

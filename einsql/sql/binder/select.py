@@ -108,6 +108,8 @@ class SelectBinder:
         self.select = select = self.query.macros.expanded(self, select, shares=True)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
         self.items = expand(select, self.scope)
+        if limit is not None and [i.name.lower() for i in self.items].count(limit.name) != 1:
+            limit = None  # a column of `*` has the name, too
         if where is not None:
             self._require("WHERE", where.this)
         settle(self.domain)
@@ -356,7 +358,14 @@ class SelectBinder:
                 raise unsupported("A derived table that reads its neighbours (LATERAL)", node)
             raise self.scope.unknown(name, table)
         self._reads_outer = True
-        bound = self.parent.column(node)
+        try:
+            bound = self.parent.column(node)
+        except ProgrammingError:
+            if self.parent.grouping is None:
+                raise
+            # It may be part of an expression of GROUP BY.
+            reason = "A subquery that reads a value of the outer SELECT"
+            raise unsupported(reason, node) from None
         outer = self.parent.domain.canonical(bound.value)
         key = bound.type is DType.BIGINT and bound.valid == TRUE
         if not isinstance(outer, Label) or not key:
@@ -380,6 +389,8 @@ class SelectBinder:
 
     def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         """Refuses an aggregate that `match` has not resolved."""
+        if not is_aggregate(node):
+            raise unsupported(column_names.column_name(node), node)
         raise ProgrammingError(
             f"{_shown_aggregate(node)}() is not allowed in {self.clause}",
             hint="Aggregates belong into SELECT or HAVING.",
