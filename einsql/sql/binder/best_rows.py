@@ -7,7 +7,7 @@ keys are computed from the number within the partition, so the columns are gathe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -105,11 +105,16 @@ def _literal(node: exp.Expr) -> int:
     return int(node.name) if plain else -1
 
 
-def limits_of_derived(select: exp.Select) -> RowLimits:
-    """The limits that WHERE sets to the ROW_NUMBER of a SELECT in FROM."""
+def limits_of_derived(select: exp.Select, shared: Container[int]) -> RowLimits:
+    """The limits that WHERE sets to the ROW_NUMBER of a SELECT in FROM.
+
+    Args:
+        select: The SELECT with WHERE.
+        shared: The ids of SELECTs that others read, too, as arguments of macros.
+    """
     where, source = select.args.get("where"), select.args.get("from_")
     derived = None if source is None else source.this
-    if where is None or not isinstance(derived, exp.Subquery):
+    if where is None or not isinstance(derived, exp.Subquery) or id(derived.this) in shared:
         return {}
     return _limits(select, derived.this, derived)
 

@@ -101,9 +101,7 @@ class SelectBinder:
         check_clauses(select)
         self.select = select
         limit = self.query.row_limits.get(id(select))
-        limits = limits_of_derived(select)  # not of arguments of macros, which others read, too
-        shared = self.query.arguments
-        self.query.row_limits.update({n: best for n, best in limits.items() if n not in shared})
+        self.query.row_limits.update(limits_of_derived(select, self.query.arguments))
         bind_from(FromBinder(self.query, self), select)
         self.select = select = self.query.macros.expanded(self, select, shares=True)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
@@ -358,18 +356,17 @@ class SelectBinder:
                 raise unsupported("A derived table that reads its neighbours (LATERAL)", node)
             raise self.scope.unknown(name, table)
         self._reads_outer = True
+        refusal = unsupported("A subquery that reads a value of the outer SELECT", node)
         try:
             bound = self.parent.column(node)
         except ProgrammingError:
             if self.parent.grouping is None:
                 raise
-            # It may be part of an expression of GROUP BY.
-            reason = "A subquery that reads a value of the outer SELECT"
-            raise unsupported(reason, node) from None
+            raise refusal from None  # it may be part of an expression of GROUP BY
         outer = self.parent.domain.canonical(bound.value)
         key = bound.type is DType.BIGINT and bound.valid == TRUE
         if not isinstance(outer, Label) or not key:
-            raise unsupported("A subquery that reads a value of the outer SELECT", node)
+            raise refusal
         for here, there in self.correlated.items():
             if there == outer.name:
                 return Typed(Label(here), DType.BIGINT)
