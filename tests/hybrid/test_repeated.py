@@ -168,3 +168,14 @@ def test_scans_of_elements_take_conditions(condition: str) -> None:
             for name in ("y", "rows")
         )
         assert repr(found) == repr(expected)
+
+
+def test_statements_that_share_queries_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    con = _session(x=np.arange(12.0).reshape(3, 4))
+    best = "SELECT i, (max(val, {0}))[{0}] AS b FROM x GROUP BY i"
+    sql = (
+        f"WITH a AS ({best.format(1)}), c AS ({best.format(2)}) "
+        "SELECT 'n ' || (SELECT sum(b) FROM a) || ' ' || (SELECT sum(b) FROM c)"
+    )
+    assert con.execute(sql).fetchall() == [("n 21.0 18.0",)]
+    assert not caplog.records

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from einsql.core.records import dataclass
 from einsql.hybrid.split.parts import PREFIX, Fragment
+from einsql.sql.parser.dialect import EinSQL
 
 View = Callable[[str], exp.Expr | None]
 """Returns the query of a view, or None."""
@@ -80,7 +81,8 @@ def _key(foreign: frozenset[str], before: Sequence[exp.CTE], query: exp.Expr) ->
     refer to tensors.
     """
     names = _names(query).union(*(_names(c) for c in before))
-    return (foreign & names, *((c.alias.lower(), c.sql()) for c in before), query.sql())
+    texts = ((c.alias.lower(), c.sql(dialect=EinSQL)) for c in before)
+    return (foreign & names, *texts, query.sql(dialect=EinSQL))
 
 
 def _reads(fragment: Fragment, view: View) -> set[object]:

@@ -31,6 +31,7 @@ from einsql.sql.binder.einsum_algebra import SUM_OF_PRODUCTS, Algebra
 from einsql.sql.binder.project import project
 from einsql.sql.macros.expansion import MacroExpander
 from einsql.sql.parser.positions import position, positioned
+from einsql.sql.parser.sql_text import as_sql
 from einsql.sql.scope.relation import Column, Relation, as_elements, known_bounds
 from einsql.sql.typing.typed_expr import Typed
 
@@ -124,7 +125,7 @@ class _Options:
                     known = replace(known, algebra=Algebra.named(**by, macros=lambda: macros))
                 else:
                     raise ProgrammingError(
-                        f"EINSUM has no option {option.name} := {setting.sql()}",
+                        f"EINSUM has no option {option.name} := {as_sql(setting)}",
                         hint="combine := 'add', reduce := 'min' set the operations; "
                         "sharded := true reads mesh axes: EINSUM('b_data e, e f -> b_data f', x, "
                         "w, sharded := true).",

@@ -15,6 +15,7 @@ from sqlglot import Token, TokenType, exp
 from einsql.core.records import dataclass
 from einsql.errors import Error, ProgrammingError
 from einsql.sql.parser import syntax as st
+from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parameter_marks import mark
 from einsql.sql.parser.sqlglot_trees import TreeReader
@@ -170,7 +171,9 @@ def _uses(
                     at = column.this.meta["start"]
                     shown = column.parent is not None and column.arg_key == "expressions"
                     named = shown and isinstance(column.parent, exp.Select)
-                    new = f"${number} AS {column.this.sql()}" if named else f"${number}"
+                    new = (
+                        f"${number} AS {column.this.sql(dialect=EinSQL)}" if named else f"${number}"
+                    )
                     yield at, column.this.meta["end"] + 1, new
 
 

@@ -28,6 +28,7 @@ from einsql.sql.binder.syntax import check_clauses
 from einsql.sql.functions.tile_functions import FUNCTIONS, PREFIX, suffix
 from einsql.sql.macros.sharing import SharedArgument
 from einsql.sql.parser.positions import position, positioned, unsupported
+from einsql.sql.parser.sql_text import text
 from einsql.sql.scope.relation import TileColumn, TileRelation, deduplicated
 from einsql.sql.scope.scope import Scope
 from einsql.sql.tiles.calls import Calls, aggregates
@@ -206,7 +207,7 @@ class TileSelect:
         is_integer = isinstance(typed.type, DType) and typed.type.is_integer and typed.valid == TRUE
         if operands_of(typed.value) or not is_integer:
             raise ProgrammingError(
-                f"A key of blocks is an integer computed from keys, which {node.sql()} is not",
+                f"A key of blocks is an integer computed from keys, which {text(node)} is not",
                 position=position(node),
             )
         return cast(self.domain.canonical(typed.value), DType.BIGINT)

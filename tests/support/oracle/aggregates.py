@@ -42,7 +42,13 @@ class Frame:
 
 
 class Aggregates:
-    """Builds aggregate calls; the scalars say how FLOAT behaves and collect tags."""
+    """Builds aggregate calls; the scalars say how FLOAT behaves and collect tags.
+
+    Attributes:
+        ties: Calls whose ties einsql settles are allowed.
+    """
+
+    ties = True
 
     def __init__(self, scalars: Scalars) -> None:
         self.scalars = scalars
@@ -79,7 +85,7 @@ class Aggregates:
 
     def pick(self, fn: str, argument: E, e: E, frame: Frame) -> E:
         """ARG_MIN or ARG_MAX of an integer argument; einsql settles ties by the least."""
-        if not e.exact or not argument.is_integer or "ORDER BY" in frame.over:
+        if not self.ties or not e.exact or not argument.is_integer or "ORDER BY" in frame.over:
             raise UnsoundError  # DuckDB may run an ordered window, and chooses among ties
         self.tags.add("ties")
         if e.special:
@@ -125,7 +131,7 @@ class Aggregates:
 
     def mode(self, e: E, frame: Frame) -> E:
         """MODE; einsql settles ties by the least value."""
-        if not e.exact:
+        if not self.ties or not e.exact:
             raise UnsoundError
         self.tags.add("ties")
         made = self._call("mode", "{0}", (e,), self._like(e, frame), frame)

@@ -36,7 +36,12 @@ class Finding:
 
 @dataclass
 class Report:
-    """What a campaign found."""
+    """What a campaign found.
+
+    Attributes:
+        expected: Queries that should run without DuckDB.
+        in_fragment: Those of them that did.
+    """
 
     verdicts: Counter[str] = field(default_factory=Counter)
     hits: Counter[str] = field(default_factory=Counter)
@@ -44,6 +49,7 @@ class Report:
     lowered: Counter[str] = field(default_factory=Counter)
     findings: dict[str, Finding] = field(default_factory=dict)
     empty: int = 0
+    expected: int = 0
     in_fragment: int = 0
 
     @property
@@ -58,6 +64,7 @@ class Report:
         self.outside += other.outside
         self.lowered += other.lowered
         self.empty += other.empty
+        self.expected += other.expected
         self.in_fragment += other.in_fragment
         for key, finding in other.findings.items():
             if key in self.findings:
@@ -70,6 +77,7 @@ class Report:
         self.verdicts[outcome.verdict] += 1
         self.hits.update(query.tags)
         self.empty += outcome.verdict == "agree" and outcome.rows == 0
+        self.expected += query.in_fragment
         if outcome.outside:
             self.outside[re.sub(r'"[^"]*"|\d+', "…", outcome.outside)[:100]] += 1
         elif query.in_fragment:
@@ -95,7 +103,8 @@ class Report:
             f"{self.verdicts['differ']} differences, {self.verdicts['crash']} exceptions that are "
             f"no einsql.Error, {self.verdicts['invalid']} that DuckDB alone refuses; "
             f"{len(self.findings)} kinds in all" + ("" if bad else ", nothing to report"),
-            f"in the fragment (fallback = off): {self.in_fragment / n:.1%}",
+            f"in the fragment (fallback = off): {self.in_fragment / max(1, self.expected):.1%} "
+            f"of {self.expected} that should be",
         ]
         if self.lowered:
             done, all_ = self.lowered["lowered"], self.lowered.total()

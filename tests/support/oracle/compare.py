@@ -55,13 +55,16 @@ def close(mine: Value, other: Value, error: float | None) -> bool:
     return abs(a - b) <= 2 * error
 
 
-def difference(ours: Sequence[Row], theirs: Sequence[Row], inexact: Sequence[int]) -> str:
+def difference(
+    ours: Sequence[Row], theirs: Sequence[Row], inexact: Sequence[int], ordered: bool = False
+) -> str:
     """Explains how two answers differ, or returns an empty string.
 
     Args:
         ours: einsql's rows.
         theirs: The oracle's rows, followed by one bound for each inexact column.
         inexact: Numbers of the columns that are compared within bounds.
+        ordered: The order of the rows counts.
     """
     if len(ours) != len(theirs):
         return f"einsql gives {len(ours)} rows, DuckDB {len(theirs)}"
@@ -74,10 +77,14 @@ def difference(ours: Sequence[Row], theirs: Sequence[Row], inexact: Sequence[int
     if wrong:
         return wrong
     firm = [n for n in range(width) if n not in inexact]
+    if ordered:
+        for mine, other in zip(ours, theirs, strict=True):
+            if [canonical(mine[n]) for n in firm] != [canonical(other[n]) for n in firm]:
+                return f"rows are in another order: einsql {mine!r}, DuckDB {other!r}"
     if not inexact:
-        mine = Counter(tuple(canonical(v) for v in r) for r in ours)
-        other = Counter(tuple(canonical(v) for v in r) for r in theirs)
-        return _surplus(mine - other, other - mine)
+        rows = Counter(tuple(canonical(v) for v in r) for r in ours)
+        wanted = Counter(tuple(canonical(v) for v in r) for r in theirs)
+        return _surplus(rows - wanted, wanted - rows)
     groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in theirs:
         groups[tuple(canonical(row[n]) for n in firm)].append(row)

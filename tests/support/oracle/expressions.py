@@ -32,8 +32,11 @@ def decimal(c: Choices) -> E:
 class Expressions:
     """Random expressions over leaves in scope."""
 
-    def __init__(self, c: Choices, float_stays: bool, tags: set[str]) -> None:
+    def __init__(
+        self, c: Choices, float_stays: bool, tags: set[str], macros: Sequence[str] = ()
+    ) -> None:
         self.c = c
+        self.macros = macros
         self.scalars = Scalars(c, float_stays, tags)
         self.aggregates = Aggregates(self.scalars)
         self.tags = tags
@@ -73,6 +76,7 @@ class Expressions:
                 (3, self._quotient), (6, self._function), (4, self._case), (3, self._cast),
                 (3, self._null_handling), (3, self._extreme), (3, self._rounding),
                 (2, self._integer), (2, self._power), (2, self._two_arguments), (1, self._bits),
+                (2, self._cast_product), (2 if self.macros else 0, self._macro),
             ]
         )  # fmt: skip
         try:
@@ -89,6 +93,18 @@ class Expressions:
     def _product(self, e: E, leaves: Sequence[E], depth: int) -> E:
         return self.scalars.arithmetic("*", self._inner(e, leaves, depth),
                                        self.number(leaves, depth))  # fmt: skip
+
+    def _cast_product(self, e: E, leaves: Sequence[E], depth: int) -> E:
+        """A product in a wider type than its second factor's."""
+        wide = self.scalars.cast(e, self.c.pick(["DOUBLE", "BIGINT", "FLOAT"]))
+        pair = (wide, self.leaf(leaves))
+        return self.scalars.arithmetic("*", *(pair[::-1] if self.c.chance(30) else pair))
+
+    def _macro(self, e: E, leaves: Sequence[E], depth: int) -> E:
+        """A macro of the database, which adds 1 to its argument."""
+        name, x = self.c.pick(self.macros), self._inner(e, leaves, depth)
+        total = self.scalars.arithmetic("+", x, integer(1))
+        return replace(total, sql=f"{name}({x.sql})", oracle=f"{name}({x.oracle})")
 
     def _sum(self, e: E, leaves: Sequence[E], depth: int) -> E:
         op = self.c.pick(["+", "-"])
@@ -132,7 +148,7 @@ class Expressions:
         if self.c.chance(20):
             truth = self.condition(leaves, 1)
             return self.scalars.cast(truth, self.c.pick(["INTEGER", "DOUBLE", "FLOAT"]))
-        dtype = self.c.pick(["DOUBLE", "FLOAT", "INTEGER", "BIGINT"])
+        dtype = self.c.pick(["DOUBLE", "FLOAT", "INTEGER", "BIGINT", "TINYINT"])
         return self.scalars.cast(self._inner(e, leaves, depth), dtype)
 
     def _null_handling(self, e: E, leaves: Sequence[E], depth: int) -> E:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,10 @@ from tests.support.oracle.choices import Choices
 from tests.support.oracle.data import Database
 from tests.support.oracle.expressions import Expressions, integer
 from tests.support.oracle.joins import MOST_ROWS, From, Joins
+from tests.support.oracle.ordering import ordering
 from tests.support.oracle.relations import Column, E, Relation, UnsoundError
+from tests.support.oracle.texts import computed
+from tests.support.oracle.windows import Windows
 
 
 @dataclass
@@ -25,6 +29,7 @@ class Query:
         tags: Lines of the semantics table it touches.
         in_fragment: It should run without DuckDB's help.
         may_raise: Both sides may refuse it.
+        ordered: Its rows have one order.
     """
 
     sql: str
@@ -33,6 +38,7 @@ class Query:
     tags: set[str]
     in_fragment: bool
     may_raise: bool
+    ordered: bool = False
 
 
 @dataclass
@@ -58,6 +64,7 @@ class Select:
     where: list[E] = field(default_factory=list)
     group: str = ""
     having: E | None = None
+    qualify: str = ""
     distinct: str = ""
 
     def text(self, oracle: bool, errors: Sequence[str] = ()) -> str:
@@ -72,6 +79,8 @@ class Select:
             text += f" GROUP BY {self.group}"
         if self.having is not None:
             text += f" HAVING {self.having.oracle if oracle else self.having.sql}"
+        if self.qualify:
+            text += f" QUALIFY {self.qualify}"
         return text
 
 
@@ -82,9 +91,14 @@ class Generator:
         self.c = c
         self.tags: set[str] = set()
         self.may_raise = c.chance(6)
-        self.ex = Expressions(c, db.float_math == "float", self.tags)
+        self.ex = Expressions(c, db.float_math == "float", self.tags, db.macros)
+        self.mixed = c.chance(40)  # DuckDB may run a part, which settles ties as it likes
+        self.ex.aggregates.ties = not self.mixed
         self.joins = Joins(self.ex, self.tags, self._subquery)
+        self.windows = Windows(self.ex)
         self.tables = list(db.relations)
+        self.names = [r.sql for r in db.relations if r.sql.isidentifier()]
+        self.statements = " ".join(db.statements)
         self.in_fragment = True
         self._named = 0
 
@@ -92,17 +106,31 @@ class Generator:
         """A whole statement."""
         texts: list[tuple[str, str]] = []
         for n in range(self.c.weighted([(12, 0), (4, 1), (2, 2)])):
-            made = self._select(self.c.below(2))
-            name = f"c{n}"
-            texts.append((f"{name} AS {made.sql}", f"{name} AS {made.oracle}"))
+            block = self._select(self.c.below(2))
+            name = self._cte_name(n, block)
+            texts.append((f"{name} AS {block.sql}", f"{name} AS {block.oracle}"))
             # A CTE stands in front so that it is likely to be read, maybe twice.
-            self.tables = [replace(made, sql=name, oracle=name)] * 3 + self.tables
+            others = [t for t in self.tables if t.sql != name]
+            self.tables = [replace(block, sql=name, oracle=name)] * 3 + others
         final = self._select(2, top=True)
-        sql, oracle = final.sql[1:-1], final.oracle[1:-1]
+        order = self._order(final, 60)
+        sql, oracle = final.sql[1:-1] + order, final.oracle[1:-1] + order
         if texts:
             sql = f"WITH {', '.join(a for a, _ in texts)} {sql}"
             oracle = f"WITH {', '.join(b for _, b in texts)} {oracle}"
-        return Query(sql, oracle, final.columns, self.tags, self.in_fragment, self.may_raise)
+        return Query(
+            sql, oracle, final.columns, self.tags, self.in_fragment, self.may_raise, bool(order)
+        )
+
+    def _cte_name(self, n: int, block: Relation) -> str:
+        """A new name, or that of a table that nothing before reads."""
+        read = f"{self.statements} {block.sql}"
+        hidden = [t for t in self.names if not re.search(rf"\b{t}\b", read)]
+        if not hidden or not self.c.chance(15):
+            return f"c{n}"
+        name = self.c.pick(hidden)
+        self.names.remove(name)
+        return name
 
     def _subquery(self, depth: int) -> Relation:
         return self._select(depth)
@@ -113,10 +141,24 @@ class Generator:
         source = self.joins.source(self.tables, depth)
         where = self._where(source)
         self._note_empty(source)
-        if top and self.c.chance(4):
+        if top and self.mixed and self.c.chance(10):
             return self._outside(source, where)
-        shape = self.c.weighted([(8, self._grouped), (5, self._mapped), (2, self._windowed)])
-        return shape(source, where, top)
+        shape = self.c.weighted([(8, self._grouped), (5, self._mapped), (3, self._windowed)])
+        block = shape(source, where, top)
+        if top:
+            return block
+        order = self._order(block, 18, limited=True)
+        return replace(
+            block, sql=f"{block.sql[:-1]}{order})", oracle=f"{block.oracle[:-1]}{order})"
+        )
+
+    def _order(self, block: Relation, percent: int, limited: bool = False) -> str:
+        """Sometimes an ORDER BY with or without a limit."""
+        if not self.mixed or not self.c.chance(percent):
+            return ""
+        order = ordering(self.c, block, self.tables, limited)
+        self._outside_if(bool(order))
+        return order
 
     def _where(self, source: From) -> list[E]:
         leaves = [e for e in source.leaves if not e.raises]
@@ -146,22 +188,25 @@ class Generator:
         return self._relation(Select(self._shuffled(items), source, where), source.rows, unique)
 
     def _windowed(self, source: From, where: list[E], top: bool) -> Relation:
-        keys = source.keys
-        partition = self.c.some(keys)
-        by = ", ".join(k.sql for k in partition)
-        parts = [f"PARTITION BY {by}"] if partition else []
-        others = [k for k in keys if k not in partition]
-        if others and self.c.chance(40):
-            parts.append(f"ORDER BY {self.c.pick(others).sql}{self.c.pick(['', ' DESC'])}")
-            parts.append(self.c.pick(["", "RANGE BETWEEN 1 PRECEDING AND 2 FOLLOWING"]))
-        over = f" OVER ({' '.join(parts)})"
-        frame = Frame(source.rows, over=over)
+        window = self.windows.window(source, self.mixed)
+        self._outside_if(window.several)
         leaves = list(source.leaves)
-        windows = [self.ex.aggregate(source.leaves, frame) for _ in range(self.c.between(1, 2))]
-        items = [self._key_item(source, k) for k in keys]
+        windows = [
+            self.ex.aggregate(leaves, window.frame)
+            if self.c.chance(65)
+            else self.windows.positional(source, window, self.mixed)
+            for _ in range(self.c.between(1, 2))
+        ]
+        items = [self._key_item(source, k) for k in source.keys]
         items.append(self._value_item(self.ex.number([*windows, *leaves], self.c.below(3))))
         items.append(self._value_item(windows[0]))
-        return self._relation(Select(items, source, where), source.rows, source.unique)
+        ranks = ("rank()", "dense_rank()", "ntile(", "nth_value(")  # mostly DuckDB's
+        self._outside_if(any(r in w.sql for w in windows for r in ranks))
+        select = Select(items, source, where)
+        if window.total and self.mixed and self.c.chance(40):
+            select.qualify = self.windows.limit(window)
+            self._outside_if(True)
+        return self._relation(select, source.rows, source.unique)
 
     def _grouped(self, source: From, where: list[E], top: bool) -> Relation:
         leaves = source.leaves + self._scalar_subqueries(source, correlated=False)
@@ -178,6 +223,8 @@ class Generator:
             items.append(self._value_item(self.ex.risky_total(leaves, frame)))
         if not keys and self.c.chance(10):
             items.append(self._value_item(integer(1)))
+        mixed = [self._computed(k.e) for k in keys if top and self.mixed and self.c.chance(10)]
+        items.extend(mixed)
         whole = len(selected) == len(keys)
         if not whole:
             self.tags.add("bag")
@@ -185,7 +232,7 @@ class Generator:
         if keys:
             # GROUP BY ALL refuses an item that mixes aggregates with keys.
             plain = all(i in selected or i.e in made for i in items)
-            everything = whole and plain and self.c.chance(35)
+            everything = whole and plain and not mixed and self.c.chance(35)
             select.group = "ALL" if everything else ", ".join(k.e.sql for k in keys)
         if self.c.chance(12):
             select.having = self._having(made, [k.e for k in keys])
@@ -260,7 +307,14 @@ class Generator:
 
     def _named_item(self, prefix: str, e: E) -> Item:
         self._named += 1
+        if prefix == "v" and self.c.chance(4):
+            prefix = "c"  # as columns between what einsql and DuckDB run
         return Item(f"{prefix}{self._named}", e)
+
+    def _computed(self, key: E) -> Item:
+        """An item that DuckDB computes beside the rest."""
+        self._outside_if(True)
+        return self._value_item(computed(self.c, key))
 
     def _decimal(self, source: From) -> list[Item]:
         whole = [e for e in source.leaves if e.is_integer and e.magnitude < 1000]
@@ -304,6 +358,12 @@ class Generator:
             )
         ]  # fmt: skip
 
+    def _outside_if(self, outside: bool) -> None:
+        """Notes that DuckDB runs a part."""
+        if outside:
+            self.in_fragment = False
+            self.tags.add("fallback")
+
     # ---- results ---------------------------------------------------------------------
 
     def _relation(self, select: Select, rows: int, unique: bool) -> Relation:
@@ -327,8 +387,7 @@ class Generator:
 
     def _outside(self, source: From, where: list[E]) -> Relation:
         """A block that only DuckDB can run: DISTINCT, an ordered window, a float group."""
-        self.in_fragment = False
-        self.tags.add("fallback")
+        self._outside_if(True)
         items = [self._key_item(source, k) for k in source.keys]
         exact = [e for e in source.leaves if e.exact and not e.special]
         form = self.c.below(3)

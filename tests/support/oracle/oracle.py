@@ -210,7 +210,7 @@ class Pair:
             if isinstance(theirs, str):
                 return Outcome("differ", f"DuckDB refuses: {theirs}; einsql: {ours[:3]!r}")
         inexact = [n for n, c in enumerate(query.columns) if c.error]
-        why = difference(ours, theirs, inexact)
+        why = difference(ours, theirs, inexact, query.ordered)
         return Outcome("differ" if why else "agree", why, len(theirs), outside)
 
     def _ours(self, query: Query) -> tuple[list[Row], str]:
@@ -295,15 +295,18 @@ def repro(db: Database, query: Query, ranks: int | None = None) -> str:
     config = "" if ranks is None else f'config={{"mpi": {ranks}}}'
     lines = ["import numpy as np, einsql", f"con = einsql.connect({config})"]
     lines += [f"con.register({t.name!r}, {t.literal}, dims={t.dims!r})" for t in used]
-    lines += [f"con.execute({s!r})" for s in db.statements if ranks or _derives(s, query)]
+    lines += [f"con.execute({s!r})" for s in db.statements if ranks or _needed(s, db, query)]
     if db.float_math != "float":
         lines.append(f"con.execute(\"SET float_math = '{db.float_math}'\")")
     lines.append(f'print(con.execute("""{query.sql}""").fetchall())')
     return "\n".join(lines)
 
 
-def _derives(statement: str, query: Query) -> bool:
-    return _mentions(statement.split()[2], [query.sql])
+def _needed(statement: str, db: Database, query: Query) -> bool:
+    """Whether a query or another statement names what the statement makes or fills."""
+    name = statement.split()[2].partition("(")[0]
+    others = [s for s in db.statements if s.split()[2].partition("(")[0] != name]
+    return _mentions(name, [query.sql, *others])
 
 
 def _mentions(name: str, texts: Sequence[str]) -> bool:

@@ -24,7 +24,7 @@ MOST_EMPTY = 0.15
 def healthy(report: Report) -> None:
     """Fails with the whole report if something differs or little is tested."""
     assert not report.findings, report.text()
-    assert report.in_fragment >= LEAST_IN_FRAGMENT * report.queries, report.text()
+    assert report.in_fragment >= LEAST_IN_FRAGMENT * report.expected, report.text()
     assert report.empty <= MOST_EMPTY * report.queries, report.text()
     assert report.verdicts["refused"] <= MOST_EMPTY * report.queries, report.text()
 
