@@ -28,6 +28,7 @@ from einsql.explain.report import (
 )
 from einsql.explain.simulation_text import simulation_lines
 from einsql.explain.times import times_lines
+from einsql.hybrid.split.parts import column_of
 
 
 def lines(report: PlanReport) -> list[str]:
@@ -192,7 +193,7 @@ def _hybrid_lines(report: HybridReport) -> Iterator[str]:
     yield "Why:"
     yield from _indented(report.why)
     for fragment in report.fragments:
-        columns = ", ".join(f"c{n} = {name}" for n, name in enumerate(fragment.columns))
+        columns = ", ".join(f"{column_of(n)} = {name}" for n, name in enumerate(fragment.columns))
         yield f"Fragment {fragment.name} ({columns}):"
         yield from _indented(fragment.sql.strip().splitlines())
         yield from _indented(lines(fragment.plan), "    ")

@@ -13,7 +13,7 @@ from sqlglot import exp
 from einsql.core.records import dataclass
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
 from einsql.hybrid.split.operands import names_in, refusal, sources
-from einsql.hybrid.split.parts import Fragment
+from einsql.hybrid.split.parts import Fragment, column_of
 from einsql.hybrid.split.sharing import share
 from einsql.ir.einsum.graph import Input
 from einsql.planner.dependencies import SharedQueries
@@ -149,7 +149,7 @@ class FragmentRunner:
         """
         binder = self.binder(fragment.tree, fragment.foreign)
         bound = Bound(binder.bind_any(fragment.tree), binder)
-        names = tuple(f"c{n}" for n in range(len(fragment.names)))
+        names = tuple(map(column_of, range(len(fragment.names))))
         return PlannedFragment(plan_query(self.ctx, bound), names), bound.inputs
 
     def compute(self, requested: Sequence[Fragment], tensors: Sequence[str]) -> dict[str, object]:

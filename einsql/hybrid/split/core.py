@@ -9,7 +9,7 @@ from sqlglot import TokenType, exp
 from einsql.hybrid.split.blocks import Block, Range
 from einsql.hybrid.split.groups import Groups
 from einsql.hybrid.split.partial_aggregates import PartialAggregates
-from einsql.hybrid.split.parts import Why, is_internal, shown
+from einsql.hybrid.split.parts import Why, column_of, shown
 from einsql.hybrid.split.scopes import Scope
 from einsql.hybrid.split.select_text import SelectText
 from einsql.hybrid.split.split import Splitter, changed
@@ -72,7 +72,7 @@ class Core(SelectText):
         splitter.edits.replace(start, end, text)
         for n, (item, _) in enumerate(hidden):
             a, b = splitter.structure.span(item)
-            splitter.edits.replace(a, b, f"{name}.c{len(columns) + n}")
+            splitter.edits.replace(a, b, f"{name}.{column_of(len(columns) + n)}")
         for word, part in self.modifiers.items():
             splitter.parts.why.append(
                 Why(splitter.structure.span(part)[0], f"{word} runs in DuckDB")
@@ -167,9 +167,7 @@ class Core(SelectText):
             if alias is not None and column_name(alias).lower() != column.name.lower():
                 # The alias may hide a column; DuckDB and einsql resolve that differently.
                 return all(not n.table and known.count(n.name.lower()) == 1 for n in names) and (
-                    expression.find(exp.AggFunc) is None
-                    and not self._is_column(column.name)
-                    and not any(is_internal(n.name) for n in names)
+                    expression.find(exp.AggFunc) is None and not self._is_column(column.name)
                 )
         group = self.tree.args.get("group")
         if group is not None and group.args.get("all"):

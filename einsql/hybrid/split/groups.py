@@ -9,7 +9,7 @@ from einsql.core.quoting import in_quotes
 from einsql.core.records import dataclass
 from einsql.hybrid.split.blocks import Range
 from einsql.hybrid.split.edits import Edits
-from einsql.hybrid.split.parts import is_internal
+from einsql.hybrid.split.parts import column_of
 from einsql.hybrid.split.select_text import SelectText
 from einsql.hybrid.split.split import changed
 from einsql.sql.parser.column_names import column_name
@@ -78,7 +78,7 @@ class Groups:
             trees.append(select.expressions[0])
         keys = [node for node, _, _ in self.keys]
         items = [
-            exp.Alias(this=node.copy(), alias=exp.to_identifier(f"c{n}"))
+            exp.Alias(this=node.copy(), alias=exp.to_identifier(column_of(n)))
             for n, node in enumerate([*keys, *trees])
         ]
         group = exp.Group(expressions=[k.copy() for k in keys]) if keys else None
@@ -107,7 +107,7 @@ class Groups:
         core, structure = self.core, self.core.splitter.structure
         clauses = core.block.clauses
         edits = [
-            (*structure.span(call), f"{name}.c{len(self.keys) + n}")
+            (*structure.span(call), f"{name}.{column_of(len(self.keys) + n)}")
             for n, call in enumerate(self.calls)
         ]
         first = clauses["SELECT"].first + 1
@@ -119,13 +119,11 @@ class Groups:
             return None
         key_of_item = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
         outputs = {(n.alias or column_name(n)).lower() for n in nodes}
-        if any(map(is_internal, outputs)):
-            return None
         for n, (part, node) in enumerate(zip(ranges, nodes, strict=True)):
             a, b = structure.span(part)
             if n in key_of_item:
                 shown_as = node.alias if isinstance(node, exp.Alias) else column_name(node)
-                edits.append((a, b, f"{name}.c{key_of_item[n]} AS {in_quotes(shown_as)}"))
+                edits.append((a, b, f"{name}.{column_of(key_of_item[n])} AS {in_quotes(shown_as)}"))
                 continue
             edits += self._matches(part, name, frozenset())
             if not isinstance(node, exp.Alias):
@@ -181,7 +179,7 @@ class Groups:
             is_output = size == 1 and tokens[at].text.lower() in outputs
             if not (is_output and at in outer and self._is_item(part, at)):
                 a, b = structure.span(Range(at, at + size))
-                edits.append((a, b, f"{name}.c{k}"))
+                edits.append((a, b, f"{name}.{column_of(k)}"))
             at += size
         return edits
 

@@ -17,7 +17,7 @@ from einsql.hybrid.split.scopes import Scope
 from einsql.sql.scope.relation import Column
 
 PREFIX = "__einsql_"
-"""The prefix of fragments' names in DuckDB."""
+"""The prefix of the names of fragments and their columns in DuckDB."""
 
 Expansion = tuple[Edited, frozenset[str]]
 """The text of a table macro's query for DuckDB, and its words in lower case."""
@@ -33,7 +33,7 @@ class Fragment:
         name: The name in DuckDB.
         tree: The query.
         foreign: Names of WITH that do not refer to tensors in the query.
-        names: The column names in SQL; DuckDB sees `c0`, `c1`, …
+        names: The column names in SQL; DuckDB sees those of `column_of`.
         text: The original text, for EXPLAIN.
     """
 
@@ -105,12 +105,12 @@ class Parts:
         return name
 
 
-def is_internal(column: str) -> bool:
-    """Whether a name is that of a fragment's column in DuckDB, which hides an alias."""
-    return column[:1] in ("c", "C") and column[1:].isdecimal()
+def column_of(n: int) -> str:
+    """The name of a fragment's n-th column in DuckDB, which no name of the user hides."""
+    return f"{PREFIX}c{n}"
 
 
 def shown(name: str, columns: Sequence[str]) -> str:
     """Returns the query that reads a fragment with the column names in SQL."""
-    items = ", ".join(f"c{n} AS {in_quotes(c)}" for n, c in enumerate(columns))
+    items = ", ".join(f"{column_of(n)} AS {in_quotes(c)}" for n, c in enumerate(columns))
     return f"SELECT {items} FROM {name}"
