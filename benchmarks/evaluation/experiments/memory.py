@@ -106,7 +106,8 @@ def by_dask(task: Task) -> Prepared:
 
     most = task.size["limit"] + IDLE
     parts_of = {name: (IDLE + part * task.size["limit"]) / most for name, part in SPILLS.items()}
-    dask.config.set({"distributed.worker.memory": {**parts_of, "terminate": False}})
+    limits = {**parts_of, "terminate": False}
+    dask.config.set({f"distributed.worker.memory.{k}": v for k, v in limits.items()})
     cluster = LocalCluster(
         n_workers=1, threads_per_worker=2, memory_limit=most, dashboard_address=None
     )
