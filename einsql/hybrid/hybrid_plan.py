@@ -22,7 +22,7 @@ from einsql.hybrid.lookups import statement_parts
 from einsql.hybrid.macro_shipping import Defined, definitions
 from einsql.hybrid.registered_functions import register
 from einsql.hybrid.split.edits import Edited
-from einsql.hybrid.split.parts import Fragment, Parts, shown
+from einsql.hybrid.split.parts import Fragment, Parts, column_of, shown
 from einsql.hybrid.split.split import Splitter
 from einsql.hybrid.split.statement import query_of, split_statement
 from einsql.planner.outcome import Description, Rows
@@ -189,22 +189,22 @@ def _led(word: str, hybrid: Hybrid, origins: list[tuple[int, int]]) -> Hybrid:
 def _empties(ctx: Context, hybrid: Hybrid) -> dict[str, object]:
     relations: dict[str, object] = {}
     for fragment in hybrid.parts.fragments:
-        relations[fragment.name] = _empty(hybrid, fragment.tree, fragment.foreign, "c{}")
+        relations[fragment.name] = _empty(hybrid, fragment.tree, fragment.foreign, numbered=True)
     for name in hybrid.parts.relations.values():
         if not isinstance(ctx.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
-            relations[name] = _empty(hybrid, tree, frozenset(), "")
+            relations[name] = _empty(hybrid, tree, frozenset(), numbered=False)
     return relations
 
 
-def _empty(hybrid: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
+def _empty(hybrid: Hybrid, tree: exp.Expr, foreign: frozenset[str], *, numbered: bool) -> object:
     runner = hybrid.runner
     relation = runner.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
         columns = tuple(c.name for c in relation.columns)
         planned, inputs = runner.plan(Fragment("", tree, foreign, columns, ""))
         return planned.shown(inputs, runner.ctx.tick)
-    names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
+    names = [column_of(n) if numbered else c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, relation.columns)
 
 

@@ -82,9 +82,9 @@ def difference(
             if [canonical(mine[n]) for n in firm] != [canonical(other[n]) for n in firm]:
                 return f"rows are in another order: einsql {mine!r}, DuckDB {other!r}"
     if not inexact:
-        rows = Counter(tuple(canonical(v) for v in r) for r in ours)
+        own = Counter(tuple(canonical(v) for v in r) for r in ours)
         wanted = Counter(tuple(canonical(v) for v in r) for r in theirs)
-        return _surplus(rows - wanted, wanted - rows)
+        return _surplus(own - wanted, wanted - own)
     groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in theirs:
         groups[tuple(canonical(row[n]) for n in firm)].append(row)

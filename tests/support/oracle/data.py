@@ -206,7 +206,7 @@ def _add_macros(c: Choices, db: Database) -> None:
 
 
 def _extent(c: Choices, usual: int) -> int:
-    if c.below(200) == 199:
+    if c.below(100) == 99:
         return 0
     return max(1, usual + c.pick([-1, 1, 2])) if c.chance(12) else usual
 
