@@ -150,7 +150,7 @@ class ScalarBinder:
     def parameter(self, node: exp.Expr) -> Typed:
         """Binds `?` or `$n`; the parser has numbered it, and the session has its value."""
         if isinstance(node, exp.Placeholder):
-            raise unsupported(f"The parameter {text(node)}", node, "Write ?, $1 or $name.")
+            raise unsupported(f"The parameter {node.sql()}", node, "Write ?, $1 or $name.")
         return self.env.parameters.typed(int(node.name))
 
     def greater(self, node: exp.Expr) -> Typed:
