@@ -126,6 +126,8 @@ class Context:
     plans: PlanCache = field(default_factory=PlanCache)
     shown: dict[str, object] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    _tables: tuple[object, dict[str, bool]] = (None, {})
+    """Whether DuckDB has tables of the names of variables, since its tables last changed."""
 
     @property
     def duck(self) -> Duck:
@@ -163,10 +165,26 @@ class Context:
     def array_named(self, name: str) -> object | None:
         """Returns an array among the caller's variables, unless DuckDB has a table of that name."""
         array = self.in_scope(name)
-        if array is not None and self.duck.has(name):
+        if array is not None and self._has_table(name):
             self.note_hidden(name)
             return None
         return array
+
+    def array_again(self, name: str) -> object | None:
+        """`array_named` for a prepared statement: asks DuckDB only after its tables changed."""
+        array, (tables, known) = self.in_scope(name), self._tables
+        hides = known.get(name.lower()) if tables is self.store.database.tables else None
+        if array is not None and hides is None:
+            hides = self._has_table(name)
+        return None if hides else array
+
+    def _has_table(self, name: str) -> bool:
+        """Asks DuckDB for a table or view of the name, and keeps the answer."""
+        hides, tables = self.duck.has(name), self.store.database.tables
+        if self._tables[0] is not tables:
+            self._tables = tables, {}
+        self._tables[1][name.lower()] = hides
+        return hides
 
     def is_stored(self, name: str) -> bool:
         """True for a view or macro in a database file, whose later readers have other variables."""

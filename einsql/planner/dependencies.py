@@ -175,7 +175,7 @@ class ScopeDependency(RelationDependency):
 
     def relation(self, ctx: Context) -> Relation | None:
         """See `Dependency`."""
-        array = ctx.in_scope(self.variable)
+        array = ctx.array_again(self.variable)
         return None if array is None else array_relation(array)
 
     def present(self, ctx: Context) -> Schema | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -364,6 +365,15 @@ class QueryBinder:
     def scalar(self, node: exp.Expr) -> Typed:
         """Binds an expression without columns, such as a DEFAULT."""
         return ScalarBinder(SelectBinder(self)).bind(node)
+
+    @contextmanager
+    def around(self, select: Joining) -> Iterator[None]:
+        """Binds what may read the columns of a SELECT, which DuckDB runs if it does."""
+        self.joining.append(select)
+        try:
+            yield
+        finally:
+            self.joining.pop()
 
     def nested(self, name: str, run: Callable[[], T]) -> T:
         """Calls `run` to bind a view or table macro, and refuses recursion."""

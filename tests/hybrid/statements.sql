@@ -338,3 +338,5 @@ SELECT -i AS i, 'z' || SUM(val) AS z FROM x GROUP BY i ORDER BY -i
 SELECT i, 'z' || SUM(val) AS z FROM x GROUP BY i HAVING i > 0 ORDER BY i
 SELECT -i AS i, 'z' || SUM(val) AS z FROM x GROUP BY x.i HAVING i > 0 ORDER BY z
 SELECT -val AS val, j FROM x WHERE val > 1 ORDER BY val, abs(val) + j
+SELECT i, j, (val > 1) = 1.0 AS t, (val > 1) IN (1, 0.0) AS u FROM x ORDER BY ALL
+SELECT b.i, b.j, k FROM x AS b, range(b.i) AS r(k) ORDER BY ALL

@@ -189,3 +189,22 @@ def test_macros_that_repeat_their_argument(
     with pytest.raises(einsql.ProgrammingError, match="nodes long") as caught:
         con.execute(many)
     assert "WITH" in caught.value.hint
+
+
+def test_a_call_is_read_as_the_replaced_macro_reads_it() -> None:
+    con = einsql.connect()
+    con.register("f", np.array([1.0, 2.5, -1.5]), ("i",))
+    con.execute("CREATE MACRO m1(p) AS TABLE SELECT i, val FROM p")
+    sql = "SELECT * FROM m1(abs(-1))"
+    with pytest.raises(einsql.Error):
+        con.execute(sql)
+    con.execute("CREATE OR REPLACE MACRO m1(p) AS TABLE SELECT i, val FROM f WHERE i >= p")
+    assert con.execute(sql).fetchall() == [(1, 2.5), (2, -1.5)]
+    con.execute("CREATE MACRO g(n) AS TABLE SELECT i, val FROM f WHERE i = n")
+    con.execute("CREATE OR REPLACE MACRO m1(p) AS TABLE SELECT i, val FROM p")
+    sql = "SELECT * FROM m1(g(1))"
+    assert con.execute(sql).fetchall() == [(1, 2.5)]
+    con.execute("CREATE OR REPLACE MACRO m1(p) AS TABLE SELECT i, val FROM f WHERE i >= p")
+    con.execute("DROP MACRO g")
+    con.execute("CREATE MACRO g(n) AS n + 1")
+    assert con.execute(sql).fetchall() == [(2, -1.5)]

@@ -110,7 +110,7 @@ REFUSED = [
     ("n + 0.00000000000000000001", "than 18 digits"), ("n::DECIMAL(38,20)", "than 18 digits"),
     ("(n * 0.1234567890 * 0.1234567890)::INT", "than 18 digits"),
     ("12345678901234567890.5 + n", "than 18 digits"),
-    ("b + 1", "does not accept"), ("b < d", "does not accept"), ("b * d", "does not accept"),
+    ("b + 1", "does not accept"), ("b < d", "BOOLEAN and DOUBLE"), ("b * d", "does not accept"),
     ("'abc'::INT", "is no INTEGER"), ("''::INT", "is no INTEGER"), ("'1_'::INT", "is no INTEGER"),
     ("'on'::BOOLEAN", "is no BOOLEAN"), ("'1d'::DOUBLE", "is no DOUBLE"), ("n = '1'", "Text"),
     ("'1e9999999999999999999'::INT", "is no INTEGER"), ("-(-9223372036854775808)", "fit BIGINT"),

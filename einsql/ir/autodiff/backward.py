@@ -18,7 +18,7 @@ from einsql.ir.autodiff import domains
 from einsql.ir.autodiff.domains import VALUE, Points, summed
 from einsql.ir.autodiff.expressions import derivative
 from einsql.ir.autodiff.forms import factored, is_contraction
-from einsql.ir.autodiff.parts import in_parts, replaced
+from einsql.ir.autodiff.parts import as_node, in_parts, replaced
 from einsql.ir.autodiff.paths import refuse_choices, shown
 from einsql.ir.autodiff.shifts import cancels
 from einsql.ir.autodiff.signs import FINITE, POSITIVE, Knowledge
@@ -39,7 +39,8 @@ from einsql.ir.einsum.graph import (
     subexpressions,
     walk,
 )
-from einsql.ir.functions import REDUCTIONS
+from einsql.ir.einsum.intervals import bounds_of, can_raise
+from einsql.ir.functions import REDUCTIONS, SCALARS
 
 Adjoint = Const | EinSum
 """A node with one field, or the constant that is the adjoint of every element."""
@@ -245,6 +246,8 @@ def _seed(node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowle
             hint="STOP_GRADIENT(…) around it makes it count as a constant.",
         )
     group = Group(form, o, term, operands, itself)
+    if o.reduction in ("min", "max") and _is_rounded(o.args[0]):
+        group.store()
     of_argument = rule(group)
     assert isinstance(of_argument, Term)
     return Seed(of_argument, term, group.finish(known), itself)
@@ -264,16 +267,35 @@ class Group:
     _operands: list[Operand]
     _itself: int
     _totals: list[Output] = field(default_factory=list)
+    _stored: tuple[Term, Term] | None = None
 
     @property
     def value(self) -> Term:
         """The point's contribution to the reduction."""
-        return Term(self._output.args[0])
+        return Term(self._output.args[0]) if self._stored is None else self._stored[0]
 
     @property
     def result(self) -> Term:
         """The reduced value."""
+        if self._stored is not None:
+            return self._stored[1]
         return Term(Value(self._itself, self._output.name, self._output.dtype))
+
+    def store(self) -> None:
+        """Computes the contributions once, so that one of them equals the extreme bit by bit.
+
+        Kernels of different kinds round functions such as EXP differently.
+        """
+        n, o, operands = self._node, self._output, self._operands
+        points = domains.Points(n.axes, tuple(operands), n.guard, Term(o.args[0]), o.where)
+        if can_raise(o.args[0], bounds_of(points)):
+            return
+        contribution = as_node(points, o.args[0], operands)
+        output = Output("extreme", (contribution,), o.dtype, o.reduction, o.where)
+        extreme = domains.node(n.axes, operands, n.guard, n.keys, [output])
+        reduced = Value(len(operands), output.name, o.dtype)
+        operands.append(Operand(extreme, n.keys))
+        self._stored = Term(contribution), Term(reduced)
 
     def asks(self, condition: Term) -> bool:
         """True if the output reduces only points that satisfy a condition."""
@@ -300,6 +322,12 @@ class Group:
             if o.dtype.is_integer:  # counts are divisors only in groups with counted points
                 known.trust(totals, o.name, POSITIVE)
         return (*self._operands, Operand(totals, n.keys))
+
+
+def _is_rounded(e: Expr) -> bool:
+    """Whether an expression has functions whose last bits depend on the kernel."""
+    calls = (x for x in subexpressions(e) if isinstance(x, Call) and x.fn != "cast")
+    return any(not SCALARS[x.fn].cheap for x in calls)
 
 
 def _read(adjoint: Adjoint, labels: tuple[str, ...], operands: list[Operand]) -> Expr:

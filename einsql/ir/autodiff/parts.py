@@ -39,13 +39,13 @@ def in_parts(points: Points) -> Points:
         size[id(e)] = 1 + sum(size[id(a)] for a in (e.args if isinstance(e, Call) else ()))
         often = uses[id(e)] > 1 and size[id(e)] >= PART and e.dtype.is_float
         if often and not can_raise(new, bounds):  # expressions that may raise stay conditional
-            new = _as_node(replace(points, operands=tuple(operands)), new, operands)
+            new = as_node(replace(points, operands=tuple(operands)), new, operands)
             size[id(e)] = 1
         rebuilt[id(e)] = new
     return replace(points, value=Term(rebuilt[id(root)]), operands=tuple(operands))
 
 
-def _as_node(points: Points, value: Expr, operands: list[Operand]) -> Expr:
+def as_node(points: Points, value: Expr, operands: list[Operand]) -> Expr:
     """A value of a new operand: a map over the labels that an expression reads."""
     labels = labels_of(value).union(*(points.operands[n].labels for n in operands_of(value)))
     within = reached(points, [a for a in points.axes if a.label in labels])

@@ -42,6 +42,8 @@ from einsql.storage.results.result import Result
 from einsql.storage.sparse_fields import sparse_fields_of
 
 if TYPE_CHECKING:
+    from sqlglot import exp
+
     from einsql.planner.context import Context
 
 
@@ -90,7 +92,7 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     refusal = statement.refusal
     if statement.query is not None:
         try:
-            bound = bind_query(ctx, statement.query)
+            bound = bind_query(ctx, _without(statement.query, "order"))
             _refuse_numbered(bound)
             kept = _kept_unreduced(ctx, statement, bound) if empty is None else None
             if kept is not None:
@@ -111,7 +113,33 @@ def _selected(ctx: Context, statement: CreateTensor) -> Tensor:
     ):
         raise refusal
     table = hybrid_plan.run(ctx, hybrid_plan.split_from(ctx, statement.text, statement.start))
-    return tensor_of(ctx, statement.name, table, empty, statement.storage)
+    keys = _keys_of(ctx, statement.query) if empty is None else None
+    return tensor_of(ctx, statement.name, table, empty, statement.storage, keys)
+
+
+def _without(query: exp.Query, *clauses: str) -> exp.Query:
+    """The query without clauses at its end; the order of a tensor's rows has no meaning."""
+    limits = [a for a in ("limit", "offset", "fetch") if query.args.get(a) and a not in clauses]
+    if limits or not any(query.args.get(a) for a in clauses):
+        return query
+    query = query.copy()
+    for clause in clauses:
+        query.set(clause, None)
+    return query
+
+
+def _keys_of(ctx: Context, query: exp.Query | None) -> set[str] | None:
+    """The names of the columns that are keys, of a query over tensors that DuckDB limits."""
+    if query is None:
+        return None
+    try:
+        bound = bind_query(ctx, _without(query, "order", "limit", "offset", "fetch"))
+        _refuse_numbered(bound)
+    except Error:
+        return None
+    if not isinstance(bound.relation, Bound):
+        return None
+    return {c.name.lower() for c in bound.relation.columns if c.key is not None}
 
 
 def _refuse_numbered(query: Query) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +50,12 @@ Columns = list[tuple[str, DType, np.ndarray]]
 
 
 def tensor_of(
-    ctx: Context, name: str, table: TableResult, empty: Tensor | None, storage: str | None
+    ctx: Context,
+    name: str,
+    table: TableResult,
+    empty: Tensor | None,
+    storage: str | None,
+    keys: Collection[str] | None,
 ) -> Tensor:
     """Returns a tensor with a table's rows.
 
@@ -58,6 +64,8 @@ def tensor_of(
         name: The tensor's name.
         table: The rows. Leading integer columns are keys, except the last column and `val`;
             the other columns are values.
+        keys: The columns that are keys of the tensors the rows are selected from, in lower case;
+            None if tables have other columns.
         empty: The declared tensor, whose columns match the table's by position; None infers it.
         storage: "sparse" or "dense" of STORAGE; None leaves the choice to the rows.
 
@@ -76,12 +84,13 @@ def tensor_of(
     refuse_names(names)
     count = 0
     while count < len(columns) - 1 and columns[count][1].is_integer:
-        if columns[count][0].lower() == "val":  # the default name of a value column
+        column = columns[count][0].lower()
+        if column == "val" or (keys is not None and column not in keys):  # `val` is a value
             break
         count += 1
-    keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
+    ranges = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
     fields = tuple(Field(n, t) for n, t, _ in columns[count:])
-    schema = Schema(keys, (*fields, Field(PRESENT, DType.BOOLEAN)))
+    schema = Schema(ranges, (*fields, Field(PRESENT, DType.BOOLEAN)))
     if is_chosen(schema, len(columns[0][2]), storage):
         refuse_size(schema, "sparse")
     else:
@@ -228,6 +237,9 @@ def changed_rows(ctx: Context, tensor: Tensor, text: str, alias: str, refusal: E
     if any(c.lower() not in known for c in listed):
         raise refusal
     names = [known[c.lower()] for c in listed]
+    twice = next((name for n, name in enumerate(names) if name in names[:n]), None)
+    if twice is not None:
+        raise ProgrammingError(f"{twice} is SET twice")
     try:
         touched = hybrid_plan.run(ctx, hybrid_plan.split(ctx, query))
     except Error as error:

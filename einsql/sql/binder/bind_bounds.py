@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from einsql.core.schema import DType
-from einsql.ir.einsum.graph import Call, Const, Expr, Label, bigint, call, cast, conjuncts
+from dataclasses import replace
+
+from einsql.ir.einsum.graph import Call, Const, Expr, Label, call, conjuncts
 from einsql.sql.binder.domain import Domain
 from einsql.sql.parameters.host_expr import NeedsValuesError
-from einsql.sql.parameters.windows import Edge, Window, edges_of
+from einsql.sql.parameters.windows import Edge, Window, edges_of, moved
 
 
 def settle(domain: Domain) -> None:
@@ -86,21 +87,17 @@ def _follow(domain: Domain) -> None:
     """Sets windows of labels that equal another label plus a constant, as in `y.i = x.i + 1`."""
     for label, define in domain.defines.items():
         define = domain.canonical(define)
-        base, offset = define, 0
+        base = define
         if isinstance(define, Call) and define.fn in ("add", "sub"):
             base, by = define.args
             if not isinstance(by, Const) or not by.dtype.is_integer:
                 continue
-            offset = by.integer if define.fn == "add" else -by.integer
         if not isinstance(base, Label) or domain.edges_of(label):
             continue
         window = domain.window_of(domain.find(base.name))
         if window is None:
             continue
-        start = window.start
-        if offset:
-            start = call("add", DType.BIGINT, cast(start, DType.BIGINT), bigint(offset))
         lo, hi = domain.axes[label]
-        moved = Window(start, window.extent, lo, hi)
-        moved.within(domain.parameters, lo, hi)
-        domain.edges[label] = (moved,)
+        window = replace(moved(window, define), lo=lo, hi=hi)
+        window.within(domain.parameters, lo, hi)
+        domain.edges[label] = (window,)

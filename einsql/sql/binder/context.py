@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from sqlglot import exp
@@ -170,6 +171,9 @@ class Binder(Protocol):
     """The rows of SELECTs that their reader selects."""
     keeps_sums: bool
     """True if an EINSUM of the statement leaves its sum unreduced."""
+
+    def around(self, select: Joining) -> AbstractContextManager[None]:
+        """Binds what may read the columns of a SELECT, which DuckDB runs if it does."""
 
     @property
     def origins(self) -> tuple[str, ...]:

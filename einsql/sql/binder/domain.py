@@ -360,6 +360,10 @@ class Domain:
             outputs: The outputs.
             first: The free labels that come first, in the order in which states are merged.
         """
+        for o in self.operands:
+            for n, window in self.windows.of(o.source).items():
+                if self.window_of(self.find(o.labels[n])) != window:
+                    raise NeedsValuesError(window.numbers)  # the key counts from the window's start
         guard = FALSE if any(lo >= hi for lo, hi in self.axes.values()) else self.guard
         order = self._ordered(first)
         defines = self._protected(order, guard)

@@ -43,13 +43,9 @@ def bind_from(binder: FromBinder, node: exp.Select) -> None:
         Error: An item or a condition is wrong; the error has a position.
     """
     first = node.args.get("from_")
-    binder.query.joining.append(binder.select)
-    try:
-        with positioned(node):
-            if first is not None:
-                bind_joined(binder, first, node.args.get("joins") or [])
-    finally:
-        binder.query.joining.pop()
+    with binder.query.around(binder.select), positioned(node):
+        if first is not None:
+            bind_joined(binder, first, node.args.get("joins") or [])
 
 
 def bind_joined(binder: FromBinder, clause: exp.Expr, joins: Sequence[exp.Join] = ()) -> None:
@@ -189,7 +185,13 @@ class FromBinder:
             return None
         is_integer = isinstance(bound.type, DType) and bound.type.is_integer
         bounds = self.select.domain.interval(bound.value) if is_integer else None
-        if bounds is None or bounds[0] != bounds[1] or bound.valid != TRUE:
+        if is_integer and (bounds is None or bounds[0] != bounds[1] or bound.valid != TRUE):
+            raise unsupported(
+                f"{function}() with bounds that are no constants",
+                node,
+                "Compare the key instead: range(n) r(k) … WHERE k < x.i.",
+            )
+        if bounds is None:
             raise ProgrammingError(
                 f"{function}() needs constant integers as bounds", position=position(node)
             )

@@ -449,7 +449,8 @@ class SelectBinder:
         select = node.this
         if not isinstance(select, exp.Select):
             raise unsupported("This subquery", node)
-        relation = self.query.with_ctes(select, lambda: child.bind(select))
+        with self.query.around(self):
+            relation = self.query.with_ctes(select, lambda: child.bind(select))
         if len(relation.columns) != 1:
             raise ProgrammingError(
                 f"A subquery used as a value has {len(relation.columns)} columns",

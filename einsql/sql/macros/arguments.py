@@ -11,9 +11,15 @@ from einsql.sql.functions.table_functions import TABLE_FUNCTIONS
 from einsql.sql.macros.macros import Macro, call_of
 from einsql.sql.parser.positions import position
 
+_WRITTEN = "written"
+"""In the meta of a subquery: the call in whose place it is."""
+
 
 def name_calls(macro: Macro, call: exp.Anonymous, find: Callable[[str], Macro | None]) -> None:
     """Writes `(SELECT * FROM f(…))` for a call f(…) that is the argument of a table parameter.
+
+    The tree may be bound again after a macro was replaced, so a call that a former macro read as
+    a table is written alone again.
 
     Args:
         macro: The called macro.
@@ -21,10 +27,16 @@ def name_calls(macro: Macro, call: exp.Anonymous, find: Callable[[str], Macro | 
         find: Function that returns the macro of a name, or None.
     """
     for name, argument in arguments_of(macro, call).items():
+        written = argument.meta.get(_WRITTEN)
+        if written is not None and not reads_table(macro, name, find):
+            argument.replace(written)
+            continue
         is_call = isinstance(argument, exp.Func) and not isinstance(argument, exp.Query)
         if is_call and argument.parent is not None and reads_table(macro, name, find):
             query = exp.Select(expressions=[exp.Star()])
-            argument.replace(exp.Subquery(this=query))
+            subquery = exp.Subquery(this=query)
+            subquery.meta[_WRITTEN] = argument
+            argument.replace(subquery)
             query.set("from_", exp.From(this=exp.Table(this=argument)))
 
 

@@ -26,7 +26,9 @@ from einsql.ir.einsum.graph import (
     Label,
     Node,
     Operand,
+    bigint,
     call,
+    cast,
     rewrite,
 )
 from einsql.ir.einsum.graph_rewriting import map_exprs
@@ -276,7 +278,8 @@ class Windows:
         for a in node.axes:
             w = labels.get(a.label)
             if w is not None and a.define is not None:
-                if a.label not in node.keys and _base(node, a) in labels:
+                base = labels.get(_base(node, a) or "")
+                if a.label not in node.keys and base is not None and w == moved(base, a.define):
                     continue  # operands use the label from which it is derived
                 raise NeedsValuesError(w.numbers)
             if w is not None:
@@ -354,6 +357,18 @@ def _base(node: EinSum, axis: Axis) -> str | None:
         define = define.args[0]
     free = isinstance(define, Label) and node.axis(define.name).define is None
     return define.name if isinstance(define, Label) and free else None
+
+
+def moved(window: Window, define: Expr) -> Window:
+    """The window of a label that equals a label of the window, up to an added constant."""
+    offset = 0
+    if isinstance(define, Call) and isinstance(define.args[1], Const):
+        by = define.args[1].integer
+        offset = by if define.fn == "add" else -by
+    if not offset:
+        return window
+    start = call("add", DType.BIGINT, cast(window.start, DType.BIGINT), bigint(offset))
+    return Window(start, window.extent, window.lo + offset, window.hi + offset)
 
 
 def _wide(e: Expr) -> Expr:

@@ -389,7 +389,7 @@ class Reader(DefinitionReader):
         return Copy(name, query, path, reads, tuple(options.items()), position)
 
     def options(self) -> dict[str, str]:
-        """Pairs `name value, name value, …)`; HEADER alone is true."""
+        """Pairs `name value, name value, …)`; HEADER and ROWS alone are true."""
         options: dict[str, str] = {}
         while not options or not self.take(")"):
             if options:
@@ -398,7 +398,7 @@ class Reader(DefinitionReader):
             name = self.name("an option").upper()
             if name in options:
                 raise ProgrammingError(f"The option {name} is given twice", position=position)
-            if name == "HEADER" and not self.ended and self.word() in (",", ")"):
+            if name in ("HEADER", "ROWS") and not self.ended and self.word() in (",", ")"):
                 options[name] = "TRUE"
                 continue
             if self.ended or self.word() in (",", ")"):

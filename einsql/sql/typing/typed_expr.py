@@ -103,6 +103,10 @@ def _meet2(a: Typed, b: Typed, what: str, truths: bool) -> SqlType:
         other = y if x is DType.BOOLEAN else x
         if truths and isinstance(other, DType) and other.is_integer:
             return other
+        if truths:  # DuckDB compares them
+            raise NotSupportedError(
+                f"{what} of {x.value} and {y.value} is outside the tensor fragment"
+            )
     elif isinstance(x, Decimal) or isinstance(y, Decimal):
         return _meet_decimal(x, y)
     else:
