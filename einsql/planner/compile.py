@@ -13,7 +13,18 @@ from einsql.core.settings import Settings
 from einsql.engine.executor import Program
 from einsql.engine.step import Compile, FindGroups
 from einsql.errors import DataError, NotSupportedError, OperationalError
-from einsql.ir.einsum.graph import EinSum, Node, stored_operands, walk
+from einsql.ir.einsum.graph import (
+    Call,
+    EinSum,
+    Expr,
+    Node,
+    Value,
+    exprs,
+    stored_operands,
+    subexpressions,
+    walk,
+)
+from einsql.ir.functions import is_rounded
 from einsql.optimizer import GROUP_NODES
 from einsql.storage.relation import MAX_AXES
 
@@ -21,6 +32,7 @@ if TYPE_CHECKING:
     from einsql.engine.fused_steps import Join
     from einsql.storage.memory import Memory
 
+_COMPARISONS = ("eq", "ne", "lt", "le")
 MOST_POINTS = 2**62
 """Greatest number of points of a domain; a larger one is taken for a mistake."""
 
@@ -60,8 +72,41 @@ def compiled(
         Error: See `check_domains`.
     """
     check_domains(root, *more)
+    if settings.jit in ("auto", "wait") and compares_rounded(root, *more):
+        settings = replace(settings, jit="always")
     hurries = settings.jit == "auto"
     return Program(root, compiler(settings), grouping(settings), memory, more, hurries, tiled)
+
+
+def compares_rounded(*roots: Node) -> bool:
+    """True if a comparison reads functions such as EXP that different nodes compute.
+
+    Kernels of different kinds round these functions differently, so one kind has to compute
+    both sides: otherwise `EXP(val) = m.val` could miss the row of a maximum m.
+    """
+    rounding: dict[tuple[int, str], frozenset[int]] = {}
+
+    def nodes_of(node: EinSum, expr: Expr) -> frozenset[int]:
+        """The nodes that compute such functions for an expression of a node."""
+        parts = list(subexpressions(expr))
+        own = any(isinstance(e, Call) and is_rounded(e.fn) for e in parts)
+        read = (e for e in parts if isinstance(e, Value))
+        values = (rounding.get((id(node.operands[e.operand].source), e.field)) for e in read)
+        return frozenset({id(node)} if own else ()).union(*filter(None, values))
+
+    for node in walk(*roots):
+        if not isinstance(node, EinSum):
+            continue
+        for e in (e for top in exprs(node) for e in subexpressions(top)):
+            if isinstance(e, Call) and e.fn in _COMPARISONS:
+                left, right = (nodes_of(node, a) for a in e.args)
+                if left and right and left != right:
+                    return True
+        for o in node.outputs:
+            computed = frozenset[int]().union(*(nodes_of(node, a) for a in o.args))
+            if computed:
+                rounding[id(node), o.name] = computed
+    return False
 
 
 def grouping(settings: Settings) -> FindGroups | None:

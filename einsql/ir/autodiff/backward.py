@@ -40,7 +40,7 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.einsum.intervals import bounds_of, can_raise
-from einsql.ir.functions import REDUCTIONS, SCALARS
+from einsql.ir.functions import REDUCTIONS, is_rounded
 
 Adjoint = Const | EinSum
 """A node with one field, or the constant that is the adjoint of every element."""
@@ -246,7 +246,9 @@ def _seed(node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowle
             hint="STOP_GRADIENT(…) around it makes it count as a constant.",
         )
     group = Group(form, o, term, operands, itself)
-    if o.reduction in ("min", "max") and _is_rounded(o.args[0]):
+    if o.reduction in ("min", "max") and any(
+        isinstance(e, Call) and is_rounded(e.fn) for e in subexpressions(o.args[0])
+    ):
         group.store()
     of_argument = rule(group)
     assert isinstance(of_argument, Term)
@@ -322,12 +324,6 @@ class Group:
             if o.dtype.is_integer:  # counts are divisors only in groups with counted points
                 known.trust(totals, o.name, POSITIVE)
         return (*self._operands, Operand(totals, n.keys))
-
-
-def _is_rounded(e: Expr) -> bool:
-    """Whether an expression has functions whose last bits depend on the kernel."""
-    calls = (x for x in subexpressions(e) if isinstance(x, Call) and x.fn != "cast")
-    return any(not SCALARS[x.fn].cheap for x in calls)
 
 
 def _read(adjoint: Adjoint, labels: tuple[str, ...], operands: list[Operand]) -> Expr:

@@ -6,7 +6,7 @@ failures and interval rules; `derivatives` has the longer derivatives.
 Floats are ordered as DuckDB orders them: NaN equals NaN and is greater than infinity.
 """
 
-from einsql.ir.functions.functions import INTERNAL, SCALARS, Function
+from einsql.ir.functions.functions import INTERNAL, SCALARS, Function, is_rounded
 from einsql.ir.functions.numeric import Array, Failure, Interval, equal, is_float_array, less
 from einsql.ir.functions.reductions import REDUCTIONS, Reduction
 
@@ -21,5 +21,6 @@ __all__ = [
     "Reduction",
     "equal",
     "is_float_array",
+    "is_rounded",
     "less",
 ]

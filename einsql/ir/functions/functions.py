@@ -262,3 +262,9 @@ INTERNAL = frozenset(
     {"if", "within", "ratio", "scaled_round", "nearest", "beside", "settled", "stop_gradient"}
 )
 """Functions without a name in SQL, or with another meaning in SQL."""
+
+
+def is_rounded(name: str) -> bool:
+    """True for a function such as EXP whose last bit depends on the kind of kernel."""
+    function = SCALARS.get(name)  # None for a cast
+    return function is not None and not function.cheap and not function.opaque
