@@ -14,7 +14,8 @@ import numpy as np
 from einsql.core.records import dataclass
 from einsql.core.sparse.compressed import OUTSIDE, changed
 from einsql.errors import Error
-from einsql.ir.einsum.graph import EinSum, Expr, Value
+from einsql.ir.einsum.graph import EinSum, Expr, Value, exprs
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.loops.codegen import Writer
 from einsql.kernels.loops.expressions import Program, Role
 from einsql.kernels.loops.generated import Loops
@@ -121,6 +122,9 @@ class _RowWriter(Writer):
 
     def innermost(self) -> list[str]:
         """The innermost loop; most rows are short, so that their sums need no strips."""
+        settled = self.settled()
+        if settled:
+            self.after[self.depth].append(f"if {settled}: break")
         lines, sums = super().innermost(), [n for n, o in self.running() if self.folds(o)]
         if not sums or self.nest.carry or self.wraps or self.depth > self.nest.kept + 1:
             return lines
@@ -134,6 +138,21 @@ class _RowWriter(Writer):
             "else:",
             *(f"    {line}" for line in lines),
         ]
+
+    def settled(self) -> str:
+        """Source that is true once no further element changes the truths of a row.
+
+        A search of a graph from few vertices so reads few edges of the others. Loops over elements
+        gather what they read, so that no vectorised loop is lost.
+        """
+        monoids = {n: REDUCTIONS[o.reduction or ""].monoid for n, o in self.running()}
+        is_truth = bool(monoids) and set(monoids.values()) <= {"and", "or"}
+        inside = self.nest.mode is Mode.REGISTERS and self.depth > self.nest.kept
+        if not is_truth or not inside or self.nest.carry or self.wraps:
+            return ""
+        if any(map(self.fails, exprs(self.node))):
+            return ""  # an element that is not reached could raise
+        return " and ".join(f"s{n}" if m == "or" else f"not s{n}" for n, m in monoids.items())
 
     def conditions(self) -> None:
         """Writes the marks after the conditions on the row."""
