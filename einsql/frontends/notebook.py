@@ -51,8 +51,9 @@ class Magic:
                     hint="%%einsql takes the name of a variable, as of con = einsql.connect().",
                 )
             connection = named
-        words = {token.text.lower() for token in tokenize(text)}
-        known = {n.lower(): v for n, v in variables.items() if n.lower() in words}
+        words = {token.text for token in tokenize(text)}
+        words |= {word.lower() for word in words}
+        known = {n: v for n, v in variables.items() if n in words}
         relation = Relation(connection, Source(text, known), None)
         return None if relation.description is None else relation
 

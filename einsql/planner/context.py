@@ -32,7 +32,7 @@ class CallerScope:
     __slots__ = ("_frame", "_is_hidden", "captured")
 
     captured: dict[str, object] | None
-    """Variables that precede those of the frame, by lower-case name; it records reads."""
+    """Variables that precede those of the frame, by their names in FROM; it records reads."""
 
     def __init__(self) -> None:
         self._frame: FrameType | None = None
@@ -69,8 +69,13 @@ class CallerScope:
 
     def find(self, name: str) -> object | None:
         """Returns the array or table of a variable, also of one that is hidden."""
-        known = (self.captured or {}).get(name.lower())
-        return in_scope(self._frame, name) if known is None else known
+        known = self.captured or {}
+        if name in known:
+            return known[name]
+        variable = in_scope(self._frame, name)
+        if variable is not None:
+            return variable
+        return next((v for n, v in known.items() if n.lower() == name.lower()), None)
 
     def table(self, name: str) -> object | None:
         """Returns the DataFrame or Arrow table of a variable, or None."""
@@ -81,7 +86,9 @@ class CallerScope:
         if not is_wanted(variable):
             return None
         if self.captured is not None:
-            self.captured[name.lower()] = variable
+            if type(variable).__name__ == "RecordBatchReader":  # which can be read once
+                variable = readable_table(variable)
+            self.captured[name] = variable
         return variable
 
     @contextmanager

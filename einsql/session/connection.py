@@ -96,7 +96,8 @@ class Connection(Lifetime, Shortcuts):
 
     def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
         """Runs a text once for each set of parameters, on a new cursor."""
-        return self.cursor().executemany(sql, many)
+        self._forget()
+        return self._keep(self.cursor().executemany(sql, many))
 
     def cursor(self) -> Cursor:
         """Returns a new cursor."""

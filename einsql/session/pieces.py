@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import Token, TokenType
 
-from einsql.errors import ProgrammingError
+from einsql.errors import InterfaceError, ProgrammingError
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.tokens import tokenize, word_of
 
@@ -25,9 +25,12 @@ def piece(text: str) -> str:
     A line end after it closes a comment.
 
     Raises:
+        InterfaceError: It is no text.
         ProgrammingError: The text has another clause or statement, or a parenthesis, quote or
             comment that it does not close.
     """
+    if not isinstance(text, str):
+        raise InterfaceError(f"An expression is a str, not a {type(text).__name__}")
     spans = scan(text)
     if not spans:
         raise ProgrammingError("The text of an expression is empty", sql=text)

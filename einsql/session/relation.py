@@ -17,8 +17,17 @@ from einsql.session.fetched import Fetched
 from einsql.session.pieces import condition as in_parentheses
 from einsql.session.pieces import piece, single
 from einsql.session.script import described
-from einsql.session.sources import Source, as_item, bare, both, fresh_name, statistics_items
+from einsql.session.sources import (
+    Source,
+    as_item,
+    bare,
+    both,
+    fresh_name,
+    quoted_parts,
+    statistics_items,
+)
 from einsql.session.tracebacks import guarded_methods
+from einsql.sql.parser.parameter_marks import mark
 from einsql.sql.parser.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -205,7 +214,7 @@ class Relation(Fetched):
 
     def aggregate(self, expressions: str | Sequence[str], group: str = "") -> Relation:
         """Returns aggregates, by the columns among the expressions or by a GROUP BY list."""
-        texts = [expressions] if isinstance(expressions, str) else expressions
+        texts = [expressions] if isinstance(expressions, str | None) else expressions
         listed = ", ".join(map(piece, texts))
         return self._over("SELECT {1} FROM {0} GROUP BY {2}", listed, piece(group.strip() or "ALL"))
 
@@ -219,7 +228,9 @@ class Relation(Fetched):
 
     def limit(self, n: int, offset: int = 0) -> Relation:
         """Returns the first rows, after an offset."""
-        return self._over(f"SELECT * FROM {{}} LIMIT {int(n)} OFFSET {int(offset)}")
+        if not all(isinstance(count, int) for count in (n, offset)):
+            raise InterfaceError(f"A limit is an int, not {n!r:.40} after {offset!r:.40}")
+        return self._over(f"SELECT * FROM {{}} LIMIT {n} OFFSET {offset}")
 
     def distinct(self) -> Relation:
         """Returns the rows without repetitions."""
@@ -297,7 +308,7 @@ class Relation(Fetched):
 
     def create(self, name: str) -> None:
         """Creates a table of the rows; `to_table` is the same."""
-        self._store(f"CREATE TABLE {in_quotes(name)} AS ")
+        self._store(f"CREATE TABLE {quoted_parts(name)} AS ")
 
     to_table = create
 
@@ -323,7 +334,7 @@ class Relation(Fetched):
 
     def insert_into(self, name: str) -> None:
         """Inserts the rows into a table or a tensor."""
-        self._store(f"INSERT INTO {in_quotes(name)} ")
+        self._store(f"INSERT INTO {quoted_parts(name)} ")
 
     def write_csv(self, path: str) -> None:
         """Writes the rows to a CSV file; `to_csv` is the same."""
@@ -353,7 +364,7 @@ class Relation(Fetched):
     def _over(self, form: str, *parts: str) -> Relation:
         """Returns the relation of a query over this one; its own variables are the caller's."""
         source = self._source
-        if source.parameters and any("?" in part or "$" in part for part in parts):
+        if source.parameters and any(mark(part).numbers for part in parts):
             raise InterfaceError("Parameters of a relation are given to `sql`, not to its methods")
         text = form.format(as_item(source.text, self.alias), *parts)
         query = Source(text, source.captured, source.parameters)

@@ -128,7 +128,7 @@ class Shortcuts(_Connection):
 
         Args:
             frame: The caller's frame; None for no variables but the known ones.
-            known: Variables that precede those of the frame, by lower-case name.
+            known: Variables that precede those of the frame, by their names.
             parameters: The values of the statement's parameters.
         """
         scope = self.context.scope

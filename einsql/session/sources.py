@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
@@ -12,6 +13,7 @@ from einsql.errors import InterfaceError
 from einsql.session.cursor import Parameters, given_values
 from einsql.session.pieces import single
 from einsql.sql.parser.lexical import scan
+from einsql.storage.host_arrays import is_array, is_table
 
 _numbers = count(1)
 
@@ -27,7 +29,7 @@ class Source:
 
     Attributes:
         text: The query.
-        captured: The variables of Python that it reads, by lower-case name.
+        captured: The variables of Python that it reads, by their names.
         parameters: The values of its parameters.
     """
 
@@ -90,17 +92,29 @@ def values_source(rows: Sequence[object]) -> Source:
 
 def rows_source(rows: object) -> Source:
     """The source that reads a DataFrame or an Arrow table."""
+    if not is_table(rows) and not is_array(rows):
+        raise InterfaceError(
+            f"from_df takes a DataFrame or an Arrow table, not a {type(rows).__name__}",
+            hint="pandas.DataFrame(…) makes one.",
+        )
     name = fresh_name()
     return Source(f"SELECT * FROM {name}", {name: rows})
 
 
 def quoted_parts(name: str) -> str:
-    """A name in quotes, each part of it if it is qualified."""
-    return ".".join(in_quotes(part) for part in name.split("."))
+    """A name in quotes, each part of it if it is qualified; parts in quotes are kept."""
+    parts = re.findall(r'"(?:[^"]|"")*"|[^."]+', name) or [name]
+    return ".".join(part if part.startswith('"') else in_quotes(part) for part in parts)
 
 
-def call_text(function: str, path: str | Iterable[str], options: Mapping[str, object]) -> str:
+def call_text(
+    function: str, path: str | os.PathLike[str] | Iterable[str], options: Mapping[str, object]
+) -> str:
     """The call of a table function that reads files, with its options as named arguments."""
+    if isinstance(path, os.PathLike):
+        path = os.fspath(path)
+    if not isinstance(path, str | Iterable):
+        raise InterfaceError(f"A path is a str, not a {type(path).__name__}")
     paths = literal(path) if isinstance(path, str) else _value([str(p) for p in path])
     named = (f"{name} = {_value(value)}" for name, value in options.items() if value is not None)
     return single(f"SELECT * FROM {function}({', '.join([paths, *named])})")

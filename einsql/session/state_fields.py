@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from einsql.core.quoting import in_quotes, literal
@@ -86,6 +86,11 @@ class StateFields:
             at += count
         return entries
 
+    def _is_alone(self, returned: Any) -> bool:
+        """Whether a function returned the only field itself, and no tuple of one field."""
+        (size,) = self.sizes.values()
+        return not isinstance(returned, tuple) or (size is not None and len(returned) != 1)
+
     def flat(self, returned: Any) -> list[Any]:
         """The values of all fields that a Python function returned.
 
@@ -95,13 +100,18 @@ class StateFields:
         if isinstance(returned, Mapping):
             by_name = {str(k).lower(): v for k, v in returned.items()}
             entries = [by_name[name] for name in self.sizes if name in by_name]
-        elif len(self.sizes) == 1 and not isinstance(returned, tuple):
+        elif len(self.sizes) == 1 and self._is_alone(returned):
             entries = [returned]
         else:
             entries = list(returned) if isinstance(returned, tuple | list) else [returned]
         sizes = self.sizes.values()
         values: list[Any] = []
         for entry, size in zip(entries, sizes, strict=False):
+            if size is not None and not isinstance(entry, Iterable):
+                raise ProgrammingError(
+                    f"The function returns a {type(entry).__name__} for an array of {size} values",
+                    hint="Return a sequence for each field with an array.",
+                )
             values += [entry] if size is None else list(entry)
         if len(entries) != len(sizes) or len(values) != len(self.names):
             raise ProgrammingError(

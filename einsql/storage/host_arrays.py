@@ -11,6 +11,7 @@ import numpy as np
 
 from einsql.core.lazy_module import lazy_modules
 from einsql.core.schema import DType
+from einsql.core.units import plural
 from einsql.errors import InterfaceError
 from einsql.storage.out_of_memory import Room
 from einsql.storage.relation import Relation as Stored
@@ -102,7 +103,19 @@ def readable_table(rows: Any) -> object:
         return rows.collect()
     if hasattr(rows, "read_all"):
         return rows.read_all()
-    return rows.fetch_arrow_table() if hasattr(rows, "fetch_arrow_table") else rows
+    return _widened(rows.fetch_arrow_table()) if hasattr(rows, "fetch_arrow_table") else rows
+
+
+def _widened(table: Any) -> Any:
+    """An Arrow table with HALF values as FLOAT, since DuckDB does not read them."""
+    import pyarrow as pa
+
+    def wide(kind: Any) -> Any:
+        if pa.types.is_float16(kind):
+            return pa.float32()
+        return pa.list_(wide(kind.value_type)) if pa.types.is_list(kind) else kind
+
+    return table.cast(pa.schema([f.with_type(wide(f.type)) for f in table.schema]))
 
 
 _TABLES_OF = ("pandas", "polars", "pyarrow")
@@ -163,6 +176,7 @@ def as_numpy(value: Any) -> np.ndarray:
             f"The array has {ma.getmaskarray(value).sum()} masked elements",
             hint="Fill them, as with array.filled(0).",
         )
+    _refuse_null(value)
     if isinstance(value, np.ndarray):
         return np.asarray(value)  # subclasses such as np.matrix have other semantics
     try:
@@ -187,6 +201,23 @@ def as_numpy(value: Any) -> np.ndarray:
         f"A {type(value).__name__} is no tensor",
         hint="Pass a NumPy array, or an object with DLPack.",
     )
+
+
+def _refuse_null(value: Any) -> None:
+    """Refuses NULLs of Arrow and pandas, which NumPy would show as NaN.
+
+    Raises:
+        InterfaceError: The array has NULLs.
+    """
+    nulls = getattr(value, "null_count", None)
+    if nulls is None and type(getattr(value, "dtype", None)).__module__.startswith("pandas"):
+        nulls = int(value.isna().sum())
+    nulls = nulls() if callable(nulls) else nulls
+    if isinstance(nulls, int) and nulls:
+        raise InterfaceError(
+            f"The {type(value).__name__} has {plural(nulls, 'NULL')}, which a tensor cannot hold",
+            hint="Fill them, or register a table with the keys of the other rows.",
+        )
 
 
 def array_in_scope(frame: FrameType | None, name: str) -> object | None:

@@ -188,3 +188,28 @@ def test_gradients_are_those_of_one_site() -> None:
     wanted = connected(given, 1, jit="never").execute(whole).fetch_numpy(fill=0)
     found = connected(given, 3, jit="never").execute(cut).fetch_numpy(fill=0)
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-6)
+
+
+CONDITIONS = ("", "WHERE x.t <= x.s", "WHERE x.t >= x.s + 2", "WHERE x.val < 3")
+
+
+@pytest.mark.parametrize("least", CONDITIONS)
+def test_a_maximum_over_other_keys_than_its_sum_is_not_split(least: str) -> None:
+    """A part of the keys would have another maximum than the sum's terms need."""
+    values = np.random.default_rng(5).integers(-4, 5, (3, 8)).astype(float)
+    duck, con = duckdb.connect(), einsql.connect()
+    duck.execute("CREATE TABLE x (s BIGINT, t BIGINT, val DOUBLE)")
+    duck.executemany("INSERT INTO x VALUES (?, ?, ?)",
+                     [[*at, v.item()] for at, v in np.ndenumerate(values)])  # fmt: skip
+    con.register("x", values, dims=("s", "t"))
+    con.execute("SET jit = 'never'")
+    con.execute("SET sites = 4")
+    for summed in CONDITIONS:
+        sql = (
+            f"WITH m AS (SELECT {{}} s, MAX(val) AS val FROM x {least} GROUP BY s) "
+            f"SELECT x.s, SUM(EXP(x.val - m.val)) AS val FROM x JOIN m USING (s) {summed} "
+            "GROUP BY x.s ORDER BY x.s"
+        )
+        expected = np.array(duck.execute(sql.format("")).fetchall())
+        rows = con.execute(sql.format("/*+ PARTITION(t=3) */")).fetchall()
+        np.testing.assert_allclose(np.array(rows), expected, rtol=1e-12)

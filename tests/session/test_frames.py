@@ -102,3 +102,35 @@ def test_arrays_go_out_without_a_copy(con: einsql.Connection) -> None:
     assert not kept.flags.writeable
     assert np.from_dlpack(kept).ctypes.data == kept.ctypes.data
     assert torch.tensor(kept).tolist() == kept.tolist()
+
+
+def test_integers_and_truths_with_nulls_keep_their_digits(con: einsql.Connection) -> None:
+    pd = pytest.importorskip("pandas")
+    con.register("b", np.array([2**53 + 1, -5, 7]), dims=("i",))
+    frame = con.execute(
+        "SELECT CASE WHEN i < 2 THEN val END AS v, CASE WHEN i < 2 THEN val > 0 END AS t FROM b"
+    ).fetch_df()
+    assert frame.v.tolist() == [2**53 + 1, -5, pd.NA]
+    assert frame.t.tolist() == [True, False, pd.NA]
+
+
+def test_nulls_of_arrays_are_refused(con: einsql.Connection) -> None:
+    pd = pytest.importorskip("pandas")
+    for array in (pa.chunked_array([[1, None, 3]]), pd.Series([1, None], dtype="Int64")):
+        with pytest.raises(einsql.InterfaceError, match="1 NULL"):
+            con.register("r", array)
+    con.register("r", pd.Series([1.0, np.nan]))
+    assert con.execute("SELECT COUNT(val) FROM r").fetchone() == (2,)
+
+
+def test_tiles_have_one_column_for_each_name(con: einsql.Connection) -> None:
+    cursor = con.execute("SELECT i, j, val AS a, val * 2 AS a FROM x")
+    with pytest.raises(einsql.InterfaceError, match="Two columns are named a"):
+        cursor.fetch_tiles()
+
+
+def test_half_in_scipy_and_in_relations(con: einsql.Connection) -> None:
+    con.register("h", np.array([[1.5, 0.0], [0.0, 2.5]], np.float16), dims=("i", "j"))
+    assert con.execute("SELECT i, j, val FROM h").fetch_scipy().dtype == np.float32
+    relation = con.sql("SELECT i, val FROM h WHERE i = j")
+    assert relation.union(relation).fetchall() == [(0, 1.5), (1, 2.5)] * 2

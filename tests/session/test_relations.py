@@ -368,3 +368,48 @@ def test_a_recursive_query_over_a_relation_reads_the_table_of_that_name() -> Non
             "SELECT k, (SELECT SUM(val) FROM n) AS s FROM c ORDER BY k"
         )
         assert con.table("n").query("n", sql).fetchall() == [(1, 3), (2, 3)]
+
+
+def test_a_reader_of_batches_is_read_once(con: einsql.Connection) -> None:
+    rows = pa.table({"val": [1.0, 2.0, 4.0]})
+    reader = rows.to_reader()
+    assert reader is not None
+    assert con.sql("SELECT SUM(val) AS s FROM reader").fetchall() == [(7.0,)]
+    assert con.from_arrow(rows.to_reader()).fetchall() == [(1.0,), (2.0,), (4.0,)]
+
+
+def test_names_of_schemas_and_paths(con: einsql.Connection, tmp_path: Path) -> None:
+    con.execute("CREATE SCHEMA s")
+    con.sql("SELECT 1 AS a").create("s.y")
+    con.sql("SELECT 2 AS a").insert_into("s.y")
+    assert con.execute("SELECT a FROM s.y ORDER BY a").fetchall() == [(1,), (2,)]
+    (tmp_path / "t.csv").write_text("a\n3\n")
+    assert con.read_csv(tmp_path / "t.csv").fetchall() == [(3,)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda r, c: r.project(["a"]),
+        lambda r, c: r.filter(None),
+        lambda r, c: r.aggregate(None),
+        lambda r, c: r.order(("a",)),
+        lambda r, c: r.limit("x"),
+        lambda r, c: c.from_df([1, 2]),
+        lambda r, c: c.read_parquet(5),
+    ],
+)
+def test_arguments_of_another_type_are_refused(call: Any, con: einsql.Connection) -> None:
+    with pytest.raises(einsql.InterfaceError, match=r"is a str|is an int|takes a DataFrame"):
+        call(con.sql("SELECT 1 AS a"), con)
+
+
+def test_the_last_result_is_that_of_executemany(con: einsql.Connection) -> None:
+    con.execute("SELECT 42")
+    con.executemany("SELECT ?", [[1], [2]])
+    assert con.fetchall() == [(2,)]
+
+
+def test_a_question_mark_in_quotes_is_no_parameter(con: einsql.Connection) -> None:
+    relation = con.sql("SELECT 1 AS a WHERE 1 = ?", params=[1])
+    assert relation.filter("'?' <> '$'").fetchall() == [(1,)]

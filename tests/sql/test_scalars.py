@@ -39,6 +39,7 @@ AGREE = [
     "CAST((m // 10000 * 3) + 0.5 AS DOUBLE)",
     # divisions and remainders
     "d // 2", "-7.5e0 // 2", "7 // 2.0", "d % 2", "f % 2", "5e0 % 0", "n / 0", "d / 0", "-d % 2",
+    "fmod(d, 0.1)", "fmod(-d, 0.3e0)", "fmod(d, 'inf'::DOUBLE)",
     "fmod(d, 2)", "fmod(d, -2)", "fmod(f, 2::FLOAT)", "fmod(n, 3)", "fmod(m, 0)", "fmod(-7.5, 2)",
     "mod(d, f)", "mod(n, 3)", "n % -3", "i % -4", "m // 2", "divide(n, 3)",
     # rounding

@@ -454,3 +454,24 @@ def test_mistakes_have_a_reason_and_a_place(
     assert caught.value.position is not None
     if at:
         assert at in sql[caught.value.position :]
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_functions_of_keys_are_evaluated_where_conditions_allow(sites: int) -> None:
+    con = einsql.connect()
+    con.register("v", np.arange(4.0), dims=("i",))
+    con.execute(f"SET sites = {sites}")
+    for sql, expected in (
+        ("SELECT i, tile FROM TILES(v, 4) WHERE i <> 0 AND 4 // i > 1", [(1, 1.0), (2, 2.0)]),
+        ("SELECT CASE WHEN i <> 0 THEN 4 // i ELSE 9 END AS h, tile FROM TILES(v, 4) WHERE i < 3",
+         [(2, 2.0), (4, 1.0), (9, 0.0)]),
+        ("SELECT i, tile FROM TILES((SELECT i, val FROM v), 4) WHERE i = 0 OR 4 // i > 1",
+         [(0, 0.0), (1, 1.0), (2, 2.0)]),
+    ):  # fmt: skip
+        assert [(k, tile.item()) for k, tile in con.execute(sql).fetchall()] == expected, sql
+    for sql in (
+        "SELECT (i * 100)::TINYINT AS h, tile FROM TILES(v, 4)",
+        "SELECT i // 2 AS h, tensor_stack(tile, i, 0) AS tile FROM TILES(v, 4) GROUP BY i // 2",
+    ):
+        with pytest.raises(einsql.Error, match=r"TINYINT|Stack needs every key"):
+            con.execute(sql).fetchall()

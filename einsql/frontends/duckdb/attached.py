@@ -131,7 +131,17 @@ class Attached:
             Error: An inner query, or a statement of the session, is wrong.
             duckdb.Error: The outer statement is wrong or fails.
         """
-        frame = sys._getframe(1)
+        return self._execute(query, parameters, sys._getframe(1))
+
+    def _execute(
+        self, query: str, parameters: object, frame: FrameType
+    ) -> DuckDBPyConnection | Cursor:
+        spans = scan(query) if isinstance(query, str) else []
+        if len(spans) > 1 and parameters is None and self._is_of_session(query):
+            *before, last = [query[s.start : s.end] for s in spans]
+            for statement in before:  # some of them may be about tables of DuckDB
+                self._execute(statement, None, frame)
+            return self._execute(last, None, frame)
         if self._is_of_session(query):
             run = partial(self.session.execute, query, parameters)
             place = frame if self._is_on("python_enable_replacements") else None

@@ -15,6 +15,7 @@ from einsql.core.schema import DType
 from einsql.engine.cancellation import Interrupts
 from einsql.frontends.duckdb import kernels
 from einsql.planner.plan import Plan
+from einsql.sql.scope.relation import deduplicated
 from einsql.storage.arrow_arrays import arrow_type
 from einsql.storage.duckdb import streams
 from einsql.storage.fields import Fields
@@ -49,14 +50,14 @@ class Rows:
         self._lock = threading.Lock()
         self._refusal: forks.Refusal | None = None
         forks.register(self)
-        self._schema = pa.schema(
-            [(c.name, stored_type(c.dtype)) for c in plan.columns]
-            if isinstance(plan, Plan)
-            else [
-                (name, pa.int64() if key is not None else tile_type(plan.node.schema.dtype))
-                for name, key in plan.columns
-            ]
-        )
+        if isinstance(plan, Plan):
+            names = [c.name for c in plan.columns]
+            types = [column_type(c.dtype, is_list=c.over is not None) for c in plan.columns]
+        else:
+            tile = tile_type(plan.node.schema.dtype)
+            names = [name for name, _ in plan.columns]
+            types = [pa.int64() if key is not None else tile for _, key in plan.columns]
+        self._schema = pa.schema(list(zip(deduplicated(names), types, strict=True)))
 
     def forked(self, refusal: forks.Refusal) -> None:
         """In a forked child: refuses to run the query; rows of an earlier run remain available."""
@@ -68,8 +69,10 @@ class Rows:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         computed = self._computed()
-        batches = batches_of(computed, tuple(self._schema.names), self._schema.names)
-        reader = pa.RecordBatchReader.from_batches(self._schema, batches)
+        schema = self._schema
+        batches = batches_of(computed, tuple(schema.names), schema.names)
+        typed = (b if b.schema.equals(schema) else b.cast(schema) for b in batches)
+        reader = pa.RecordBatchReader.from_batches(schema, typed)
         return reader.__arrow_c_stream__(requested_schema)
 
     def _computed(self) -> Result | TileResult:
@@ -89,6 +92,11 @@ class Rows:
 def stored_type(dtype: DType) -> pa.DataType:
     """The Arrow type of a column; DuckDB has no floating-point type of two bytes."""
     return pa.float32() if dtype.is_short else arrow_type(dtype)
+
+
+def column_type(dtype: DType, *, is_list: bool) -> pa.DataType:
+    """The Arrow type of a column of values or of LISTs of them."""
+    return pa.list_(stored_type(dtype)) if is_list else stored_type(dtype)
 
 
 def tile_type(dtype: DType) -> pa.DataType:

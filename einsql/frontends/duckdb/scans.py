@@ -13,7 +13,7 @@ from einsql.core.quoting import in_quotes
 from einsql.errors import Error
 from einsql.frontends.duckdb import kernels
 from einsql.frontends.duckdb.inputs import Input
-from einsql.frontends.duckdb.rows import batches_of, stored_type, tile_type
+from einsql.frontends.duckdb.rows import batches_of, column_type, tile_type
 from einsql.frontends.duckdb.session import GivenScope, Session, bind_text, in_text
 from einsql.planner.context import Context
 from einsql.planner.queries import Bound, plan_query
@@ -90,8 +90,9 @@ class Query:
         if self._refusal is not None:
             raise self._refusal()
         relations = {n: own.relation for n, own in self.inputs.items()}
-        known = {n.lower(): r for n, r in {**self._found, **relations}.items()}
-        scope = GivenScope(lambda name: known.get(name.lower()), None)
+        known = {**self._found, **relations}
+        lower = {n.lower(): r for n, r in known.items()}
+        scope = GivenScope(lambda name: known.get(name, lower.get(name.lower())), None)
         with (
             kernels.running,
             self._session.beside(scope, self._external, self._parameters) as context,
@@ -117,16 +118,11 @@ class Query:
 def _schema(relation: Relation | TileRelation) -> pa.Schema:
     names = deduplicated([c.name for c in relation.columns])
     if isinstance(relation, Relation):
-        types = [_type(c) for c in relation.columns]
+        types = [column_type(c.dtype, is_list=c.over is not None) for c in relation.columns]
     else:
         tile = tile_type(relation.node.schema.dtype)
         types = [tile if c.key is None else pa.int64() for c in relation.columns]
     return pa.schema(list(zip(names, types, strict=True)))
-
-
-def _type(column: Column) -> pa.DataType:
-    kind = stored_type(column.dtype)
-    return kind if column.over is None else pa.list_(kind)
 
 
 def _named(relation: Relation | TileRelation) -> tuple[Column, ...]:

@@ -152,7 +152,7 @@ _ENTRIES: tuple[Function, ...] = (
     Function("mod", arithmetic, remainder, "remainder({0}, {1})", 2,
              MOD_FAILS, mod_interval, cheap=True, divides=True,
              derivative=lambda g, y, a, b: (g, -(g * (a / b).call("trunc")))),
-    Function("fmod", division, floored_remainder, "{0} - np.floor({0} / {1}) * {1}", 2,
+    Function("fmod", division, floored_remainder, "floored_remainder({0}, {1})", 2,
              cheap=True, divides=True,
              derivative=lambda g, y, a, b: (g, -(g * (a / b).call("floor")))),
     Function("within", bits, lambda a, limit: a, "{0}", 2, DIGITS_FAIL, within_interval,

@@ -214,8 +214,9 @@ def remainder(a: Array, b: Array) -> Array:
 
 
 def floored_remainder(a: Array, b: Array) -> Array:
-    """The function FMOD, with the divisor's sign."""
-    return a - np.floor(a / b) * b
+    """The function FMOD, with the divisor's sign; a zero is +0.0, as in DuckDB."""
+    rest: Array = np.remainder(a, b) + a.dtype.type(0)
+    return rest
 
 
 def round_away(a: Array) -> Array:

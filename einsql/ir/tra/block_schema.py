@@ -15,8 +15,8 @@ from einsql.core.schema import DType, Field
 from einsql.core.tables import Table
 from einsql.core.units import plural
 from einsql.errors import DataError, InternalError, ProgrammingError
-from einsql.ir.einsum.graph import Const, Expr, Label, Param, Value
-from einsql.ir.functions.casts import evaluated, failure_of
+from einsql.ir.einsum.evaluation import expression_value, same
+from einsql.ir.einsum.graph import Expr, Label, Value
 
 KeyTuple = tuple[int, ...]
 """The key of one (key, array) pair."""
@@ -364,26 +364,22 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
         The value of each key.
 
     Raises:
-        DataError: The expression divides by zero or overflows.
+        DataError: The expression divides by zero, overflows or casts a key that does not fit, for
+            a key that no CASE or condition excludes.
     """
     columns = {f"k{n}": keys[:, n] for n in range(keys.shape[1])}
 
-    def value(e: Expr) -> np.ndarray:
-        match e:
-            case Const():
-                return np.full(len(keys), e.value, e.dtype.carrier)
-            case Label():
-                return columns[e.name]
-            case Value() | Param():
-                raise InternalError("A function of keys reads values")
-        args = [value(a) for a in e.args]
-        failure = None if e.fn == "cast" else failure_of(e.fn, e.args[0].dtype, e.dtype)
-        if failure is not None and np.any(failure.numpy(*args)):
-            raise DataError(f"{failure.reason} in a function of keys")
-        return np.asarray(evaluated(e.fn, args, e.dtype))
+    def column(e: Label | Value) -> np.ndarray:
+        if not isinstance(e, Label):
+            raise InternalError("A function of keys reads values")
+        return columns[e.name]
 
-    with np.errstate(all="ignore"):
-        return value(expr)
+    try:
+        with np.errstate(all="ignore"):
+            computed = expression_value(expr, column, np.ones(len(keys), np.bool_), same)
+    except DataError as error:
+        raise DataError(f"{error.reason} in a function of keys") from None
+    return np.broadcast_to(computed, (len(keys),))
 
 
 def match_rows(

@@ -207,6 +207,17 @@ sqrt = _mathematical(lambda x: math.sqrt(x), np.sqrt)
 cbrt = _mathematical(lambda x: cuda.libdevice.cbrt(np.float64(x)), np.cbrt)
 power = _mathematical(lambda x, y: math.pow(x, y), SCALARS["pow"].numpy)
 fmod = _mathematical(lambda x, y: math.fmod(x, y), np.fmod)
+
+
+@_device
+def floored_remainder(x: Any, y: Any) -> Any:
+    """The remainder with the divisor's sign; a zero is +0.0."""
+    rest = fmod(x, y)
+    if rest != 0 and (rest < 0) != (y < 0):
+        return rest + y
+    return abs(rest) if rest == 0 else rest
+
+
 sin = _mathematical(lambda x: math.sin(x), np.sin)
 cos = _mathematical(lambda x: math.cos(x), np.cos)
 tan = _mathematical(lambda x: math.tan(x), np.tan)

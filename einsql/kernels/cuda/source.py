@@ -27,8 +27,8 @@ import numpy as np
 from numba import cuda
 from einsql.kernels.cuda.runtime import (
     add_overflows, arccos, arccosh, arcsin, arctanh, asinh, atan, atan2, cbrt, ceil, cos, cosh,
-    degrees, eq, erf, exp, floor, fmod, half, idiv, isfinite, isinf, less, lgamma, log, log10,
-    log2, maximum, minimum, mul_double, mul_float, mul_overflows, plus, power, radians, ratio,
+    degrees, eq, erf, exp, floor, floored_remainder, fmod, half, idiv, isfinite, isinf, less,
+    lgamma, log, log10, log2, maximum, minimum, mul_double, mul_float, mul_overflows, plus, power, radians, ratio,
     remainder, rint, round_away, round_half, scaled_round, sigmoid, sign_of, sin, sinh, sqrt,
     sub_overflows, tan, tanh, times, to_half, truncate,
 )
@@ -51,12 +51,10 @@ _ALWAYS = {
 }
 _DOUBLE = {
     "mul": "mul_double({0}, {1})",
-    "fmod": "{0} - mul_double(floor({0} / {1}), {1})",
     "sigmoid": "sigmoid({0}, 1.0)",
 }
 _FLOAT = {
     "mul": "mul_float({0}, {1})",
-    "fmod": "{0} - mul_float(np.float32(floor({0} / {1})), {1})",
     "sigmoid": "sigmoid({0}, np.float32(1))",
 }
 _LIBRARY = re.compile(rf"\b(?:math|np)\.({'|'.join(FUNCTIONS)})\(")

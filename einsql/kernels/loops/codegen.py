@@ -48,8 +48,9 @@ _HEADER = """\
 from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.compiler.memory import operand, result
 from einsql.kernels.runtime.compiled_functions import (
-    add_overflows, at, bfloat, borrow, eq, give_back, half, highest, idiv, idiv_32, less, lowest,
-    maximum, minimum, mul_overflows, nan_mask, number, plus, prefetch, quotient, ratio, real,
+    add_overflows, at, bfloat, borrow, eq, floored_remainder, give_back, half, highest, idiv,
+    idiv_32, less, lowest, maximum, minimum, mul_overflows, nan_mask, number, plus, prefetch,
+    quotient, ratio, real,
     remainder, remainder_32, round_away, round_bfloat, round_half, rounded_off, scaled_round,
     sub_overflows, times, to_bfloat, to_half, truncate,
 )

@@ -226,7 +226,8 @@ from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tan
 from einsql.kernels.packed.functions import Tile
 from einsql.kernels.packed.tile import packed_tile
 from einsql.kernels.runtime.compiled_functions import (
-    eq, idiv, less, order_back, ratio, remainder, round_away, round_half, scaled_round, truncate,
+    eq, floored_remainder, idiv, less, order_back, ratio, remainder, round_away, round_half,
+    scaled_round, truncate,
 )
 from einsql.kernels.runtime.float32_math import cos, log10, power, sin
 

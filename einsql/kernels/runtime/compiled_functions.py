@@ -204,6 +204,13 @@ def _remainder_float(a: Any, b: Any) -> Any:
     return np.fmod(a, b)
 
 
+def _floored_remainder(a: Any, b: Any) -> Any:
+    rest = np.fmod(a, b)
+    if rest != 0 and (rest < 0) != (b < 0):
+        rest += b
+    return abs(rest) if rest == 0 else rest
+
+
 def _itself(a: Any) -> Any:
     return a
 
@@ -223,6 +230,10 @@ idiv = by_kind(_idiv_int, _idiv_float)
 """Division truncated towards zero; of floats, plain division."""
 remainder = by_kind(_remainder_int, _remainder_float)
 """The remainder of `idiv`, with the dividend's sign."""
+
+
+floored_remainder = Later(_floored_remainder)
+"""The exact remainder of floats with the divisor's sign; a zero is +0.0."""
 
 
 def _in_floats(build: Callable[[Num, Num], Num]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from einsql.core.records import dataclass
-from einsql.errors import IntegrityError, ProgrammingError
+from einsql.errors import DataError, IntegrityError, ProgrammingError
 from einsql.ir.ia.physical_schema import PhysicalSchema
 from einsql.ir.ia.plan import Bcast, Node, Shuffle
 from einsql.ir.tra.block_schema import BlockSchema
@@ -40,7 +40,7 @@ class ImplementationRule:
         for build in self.builds(node):
             try:
                 new = build()
-            except (IntegrityError, ProgrammingError):
+            except (DataError, IntegrityError, ProgrammingError):
                 continue
             if stands_for(new.schema, node.schema):
                 nodes.append(new)

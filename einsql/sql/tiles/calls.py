@@ -149,7 +149,8 @@ class Calls:
                 f"tensor_stack needs every other key in GROUP BY, but {name} is not",
                 hint=f"Write GROUP BY {name}.",
             )
-        if loose or key.name in groups:
+        computed = any(Label(name) != e for name, e in groups.items())
+        if loose or key.name in groups or computed:
             keys = tuple(over_positions(e, rows.labels) for e in exprs)
             rows = Leaf(ra.ReKey(rows.node, keys), (*groups, ""))
             place = len(groups)

@@ -34,7 +34,10 @@ def arrays_of(result: Result) -> dict[str, np.ndarray]:
 
 
 def frame_of(result: Result) -> Any:
-    """Returns the rows as a pandas DataFrame, with the types that Arrow's conversion gives."""
+    """Returns the rows as a pandas DataFrame.
+
+    As in DuckDB, a BOOLEAN or integer column with NULLs has pandas' nullable type.
+    """
     import pandas as pd  # optional; the caller has checked that it is installed
 
     series: dict[int, Any] = {}
@@ -42,7 +45,12 @@ def frame_of(result: Result) -> Any:
         if column.over is not None:
             series[n] = _listed(values, dtype, known)
         elif known is not None and not known.all():
-            series[n] = arrow_array(values, dtype, known).to_pandas()
+            if dtype is DType.BOOLEAN:
+                series[n] = pd.arrays.BooleanArray(np.array(values), ~known)
+            elif dtype.is_integer:  # a float would lose digits
+                series[n] = pd.arrays.IntegerArray(np.array(values), ~known)
+            else:
+                series[n] = arrow_array(values, dtype, known).to_pandas()
         else:
             series[n] = values
     frame = pd.DataFrame(series, index=pd.RangeIndex(len(result)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.core.records import dataclass
+from einsql.core.schema import DType
+from einsql.storage.arrow_arrays import arrow_type
 from einsql.storage.results.row_result_base import Keyless
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class RowsResult(Keyless):
         import pyarrow as pa  # takes 60 ms, and few callers need it
 
         columns = list(zip(*self.content, strict=True)) or [()] * len(self.names)
-        arrays = [pa.array(list(values)) for values in columns]
+        arrays = [_arrow(values, t) for values, t in zip(columns, self.types, strict=True)]
         return pa.Table.from_arrays(arrays, names=list(self.names))
 
     def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:
@@ -75,3 +77,15 @@ class RowsResult(Keyless):
             else:
                 arrays[name] = np.array(values)
         return arrays
+
+
+def _arrow(values: Sequence[Any], sql_type: str) -> pa.Array:
+    """A column in the Arrow type of its SQL type, or in the one of its values."""
+    import pyarrow as pa
+
+    if sql_type not in {t.value for t in DType}:
+        return pa.array(list(values))
+    dtype = DType(sql_type)
+    if dtype is DType.HALF:  # Arrow takes no float for it
+        values = [None if v is None else np.float16(v) for v in values]
+    return pa.array(list(values), arrow_type(dtype))

@@ -145,7 +145,7 @@ def _matrix(result: Rows, column: Column, form: str) -> Any:
         constant = few.constant().in_key_order()
         refuse_null(constant, column)
         matrix = constant.taken(column.field)
-        elements = loaded(matrix.values, column.dtype)
+        elements = _for_scipy(loaded(matrix.values, column.dtype))
         if len(matrix.extents) == 1:
             return _vector(elements, matrix.columns, matrix.extents, form)
         parts = (elements, matrix.columns, matrix.starts)
@@ -154,7 +154,7 @@ def _matrix(result: Rows, column: Column, form: str) -> Any:
         refuse_null(fields, column)
         present = fields[PRESENT] if PRESENT in fields else np.ones(result.schema.shape, np.bool_)
         at = np.nonzero(present)
-        elements = loaded(fields[column.field], column.dtype)[at]
+        elements = _for_scipy(loaded(fields[column.field], column.dtype)[at])
         if len(at) == 1:
             return _vector(elements, at[0], result.schema.shape, form)
         array = sparse.coo_array((elements, at), shape=result.schema.shape).tocsr()
@@ -195,3 +195,8 @@ def refuse_null(fields: Fields, column: Column) -> None:
             f"{column.name} has NULL, and SciPy's matrices do not",
             hint="COALESCE(…, 0) gives NULL a value; WHERE … IS NOT NULL leaves it out.",
         )
+
+
+def _for_scipy(elements: np.ndarray) -> np.ndarray:
+    """The elements in a type of SciPy's arrays, which have no HALF."""
+    return elements.astype(np.float32) if elements.dtype == np.float16 else elements

@@ -96,6 +96,12 @@ def _require_tiles(result: Result) -> None:
             f"The result has {what}, so it has no tiles",
             hint="fetch_arrow_table returns its rows.",
         )
+    names = [c.name for c in result.columns]
+    names += [END + c.name for c in result.columns if c.key is not None]
+    names += [] if result.dense_keys else [PRESENT]
+    twice = next((name for n, name in enumerate(names) if name in names[:n]), None)
+    if twice is not None:
+        raise InterfaceError(f"Two columns are named {twice}", hint="Rename one with AS.")
     for c in result.columns:
         if c.field is not None and not result.never_null(c.field):
             raise InterfaceError(

@@ -7,7 +7,7 @@ the factor exp(m - m'). So sums over parts of the keys, each with its own maximu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from einsql.core.records import dataclass
@@ -25,13 +25,14 @@ from einsql.ir.einsum.graph import (
     Output,
     Roots,
     Value,
+    conjuncts,
     operands_of,
     rewrite,
     subexpressions,
     walk,
 )
 from einsql.optimizer.rewrite.inline_producers import compose
-from einsql.optimizer.rewrite.node_properties import readers
+from einsql.optimizer.rewrite.node_properties import direct_labels, readers
 
 _FLOATS = (DType.FLOAT, DType.DOUBLE)
 _RESCALED = Change(power=-1.0)
@@ -180,8 +181,30 @@ def _power(top: EinSum, greatest: Output, axis: Axis, node: EinSum, number: int)
     along, rows = labels[axis.label], node.operands[number].labels
     if rows != tuple(labels.get(k) for k in top.keys) or not set(rows) <= set(node.keys):
         return None
+    if not _covers(top, node, labels):
+        return None
     fits = _is_along(node, along, axis) and (along in node.keys) is not bool(node.reduced)
     return _Power(node, number, along, rows) if fits else None
+
+
+def _covers(top: EinSum, node: EinSum, labels: Mapping[str, str]) -> bool:
+    """True if m and its reader have the same points along the keys.
+
+    A part of the keys has a maximum of its own. If the reader had points without m, the factor
+    exp(m' - m) of their part would be wrong, and if m had more points, it could be infinite.
+    """
+    gone = {a.label for a in top.axes} - set(top.keys)
+    theirs = {labels[x] for x in gone if x in labels}
+    own = [t for t in conjuncts(node.guard) if theirs & direct_labels(node, t)]
+    flags = [t for t in own if isinstance(t, Value) and t.field == PRESENT]
+    of_m = [t for t in conjuncts(top.guard) if gone & direct_labels(top, t)]
+
+    def repeated(term: Expr, other: Expr) -> bool:
+        alike = _same(term, top, other, node)
+        return alike is not None and all(labels.get(x) == y for x, y in alike.items())
+
+    unmatched = [t for t in own if t not in flags and not any(repeated(m, t) for m in of_m)]
+    return not unmatched and all(any(repeated(m, t) for t in own) for m in of_m)
 
 
 def exponent(e: Expr, m: Expr) -> Expr | None:
