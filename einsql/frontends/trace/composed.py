@@ -97,6 +97,7 @@ def _vander(
 ) -> Any:
     if x.ndim != 1:
         raise ValueError("x must be a one-dimensional array or sequence.")
+    x = x.astype(np.promote_types(x.dtype, int))
     powers: list[Any] = [np.ones_like(x)]
     for _ in range(x.shape[0] if N is None else N):
         powers.append(powers[-1] * x)
@@ -110,10 +111,11 @@ def cov(
     """np.cov of the rows of one array."""
     if y is not None or m.ndim > 2:
         raise untraceable("np.cov of this", "np.stack the variables as rows of one array.")
+    m = m.astype(np.result_type(m.dtype, np.float64))
     x = m if rowvar or m.ndim == 1 else m.T
     centred = x - x.mean(axis=-1, keepdims=True)
     count = x.shape[-1] - ((0 if bias else 1) if ddof is None else ddof)
-    return np.matmul(centred, centred.T) / count
+    return np.squeeze(np.matmul(centred, centred.T) / float(max(count, 0)))
 
 
 @implements(np.corrcoef)
@@ -145,8 +147,12 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool
 def _nan_to_num(
     x: TracedArray, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
+    if not copy:
+        raise untraceable(
+            "np.nan_to_num with copy=False", "Assign the result: x = np.nan_to_num(x)."
+        )
     if x.dtype.kind != "f":
-        return x
+        return np.copy(x)
     most = np.finfo(x.dtype).max
     ends = [float(most if posinf is None else posinf), float(-most if neginf is None else neginf)]
     finite = np.where(np.isnan(x), x.dtype.type(nan), x)
@@ -189,6 +195,8 @@ def nanmax(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
 @implements(np.nanmin)
 def nanmin(a: TracedArray, axis: Any = None, *, keepdims: bool = False) -> Any:
     """np.nanmin; NaN if all elements are NaN."""
+    if a.dtype.kind != "f":
+        return a.min(axis=axis, keepdims=keepdims)
     return -nanmax(-a, axis, keepdims=keepdims)
 
 
@@ -202,10 +210,12 @@ def _sinc(x: TracedArray) -> Any:
 def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     if len(condlist) != len(choicelist):
         raise ValueError("list of cases must be same length as list of conditions")
+    values = [*choicelist, default]
+    dtype = np.result_type(*(getattr(v, "dtype", v) for v in values))
     chosen = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
         chosen = np.where(condition, choice, chosen)
-    return chosen
+    return chosen.astype(dtype)
 
 
 # ---- places

@@ -68,11 +68,14 @@ def _ruled(array: np.ndarray, dtype: DType) -> Expr | None:
     first = array.flat[0]
     if dtype.is_short or first != first:
         return None
+    if dtype.is_float and bool((np.signbit(array) & (array == 0)).any()):
+        return None  # a rule has 0.0 for -0.0
     if array.size > FEW and _ruled(array[(slice(0, 3),) * array.ndim], dtype) is None:
         return None
     if (array == first).all():
-        minus = dtype.is_float and first == 0 and bool(np.signbit(array).any())
-        return None if minus else Literal(first.item(), dtype)
+        return Literal(first.item(), dtype)
+    if not dtype.is_float and bool((np.abs(array.astype(np.float64)) >= 2.0**62).any()):
+        return None  # steps between such integers may not fit BIGINT
     return _progression(array, dtype) or _diagonals(array, dtype)
 
 

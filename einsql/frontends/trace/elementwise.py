@@ -205,7 +205,8 @@ def _opposite(rest: Expr, b: Expr) -> Expr:
 
 def _floor_divide(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
-        return apply("idiv", apply("sub", a, _remainder(a, b)), b)
+        quotient, rest = apply("idiv", a, b), apply("mod", a, b)
+        return choose(_opposite(rest, b), apply("sub", quotient, number(1, a)), quotient)
     rest = apply("mod", a, b)
     quotient = apply("round", apply("div", apply("sub", a, rest), b))
     less_ = choose(_opposite(rest, b), number(1, a), number(0, a))

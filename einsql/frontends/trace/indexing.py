@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
     common = np.broadcast_shapes(*(a.shape for a in arrays))
     slots = [n for n, e in enumerate(entries) if isinstance(e, TracedArray | int)]
     together = not arrays or slots == list(range(slots[0], slots[0] + len(slots)))
+    together &= not arrays or not _is_separated(x, key, slots)
     before = 0 if not together else _kept(entries[: slots[0]]) if arrays else 0
     shape: list[int] = []
     places: list[Expr] = []
@@ -50,12 +52,21 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
             places.append(_gathered(x, e.step, at, extent))
         axis += 1
     alone = len(_given(key)) == x.ndim and all(isinstance(e, int) for e in _given(key))
-    if arrays or alone:  # NumPy copies these, or returns a scalar
+    scalars = all(a.number for a in arrays) and len(_given(key)) < x.ndim
+    if alone or (arrays and not scalars):  # NumPy copies these, or returns a scalar
         return TracedArray(x.graph, x.graph.map(shape, read(x.step, places)))
-    return viewed(x, shape, places)
+    return viewed(x, shape, places, exact=not arrays)
 
 
 FUNCTIONS["getitem"] = getitem
+
+
+def _is_separated(x: TracedArray, key: Any, slots: Sequence[int]) -> bool:
+    """Whether a `...` for no axis is between arrays of an index, which NumPy then sets apart."""
+    given = _given(key)
+    at = next((n for n, e in enumerate(given) if e is Ellipsis), None)
+    used = sum(e is not None and e is not Ellipsis for e in given)
+    return at is not None and used == x.ndim and slots[0] < at <= slots[-1]
 
 
 def _given(key: Any) -> list[Any]:

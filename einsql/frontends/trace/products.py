@@ -176,4 +176,4 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: None = None, **opti
         clipped = np.maximum(clipped, low)
     if high is not None and high is not NO_VALUE:
         clipped = np.minimum(clipped, high)
-    return clipped
+    return np.copy(a) if clipped is a else clipped

@@ -103,6 +103,8 @@ def _sum(
     _options("np.sum", options)
     total = summed(a.step.dtype, dtype)
     wide = total if total.is_float else I64
+    if a.step.dtype.is_float and not wide.is_float:
+        a = a.astype(wide.numpy)  # which truncates
     sums = reduced(a, axis, _keep(keepdims), "SUM", lambda e: cast(e, wide), wide, 0)
     return sums.astype(total.numpy) if total is not wide else sums
 

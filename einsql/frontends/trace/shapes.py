@@ -209,9 +209,10 @@ def _roll(a: TracedArray, shift: Any, axis: Any = None) -> TracedArray:
     if axis is None:
         return reshape(_roll(ravel(a), operator.index(np.sum(shift)), 0), a.shape)
     if isinstance(shift, tuple | list) or isinstance(axis, tuple | list):
+        rolled = a
         for by, along in np.broadcast(shift, axis):
-            a = _roll(a, operator.index(by), operator.index(along))
-        return a
+            rolled = _roll(rolled, operator.index(by), operator.index(along))
+        return rolled if rolled is not a else TracedArray(a.graph, a.step)
     at, extent = axis_of(axis, a.ndim), a.shape[axis]
     places: list[Expr] = [label(n) for n in range(a.ndim)]
     if extent > 1 and shift % extent:

@@ -121,6 +121,8 @@ class _Writer:
 
     def _aggregate(self, s: Step) -> Read | None:
         """The reduction of which a map makes its elements, where nothing else reads it."""
+        if s not in self.kept and self.readers[s]:
+            return None  # its readers read the reduction itself
         read = reads(self.exprs[s])
         if s.how is not None or not read or any(r != read[0] for r in read):
             return None

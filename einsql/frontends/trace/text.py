@@ -123,7 +123,8 @@ class Printer:
         sign, level = _BINARY[fn]
         if fn in _FLIPPED and _is_number(a) and not _is_number(b):
             sign, a, b = _FLIPPED[fn], b, a
-        if fn in ("add", "sub") and isinstance(b, Literal) and b.value < 0:
+        negative = fn in ("add", "sub") and isinstance(b, Literal) and b.value < 0
+        if negative and (not b.dtype.is_integer or -b.value <= b.dtype.range[1]):
             sign, b = "-" if fn == "add" else "+", Literal(-b.value, b.dtype)
         compares = level in (4, 5)
         left = self._within(a, level + compares, bare)
@@ -153,6 +154,8 @@ def number_text(e: Literal, bare: bool) -> tuple[str, int]:
     """A number, and how tightly its text binds."""
     if e.dtype is DType.BOOLEAN:
         return ("TRUE" if e.value else "FALSE"), _ATOM
+    if e.dtype is DType.INTEGER and e.value == -(2**31):  # as text it is a BIGINT
+        return "CAST(-2147483648 AS INTEGER)", _ATOM
     value = float(e.value)
     if not e.dtype.is_float:
         text = str(int(e.value))

@@ -117,7 +117,7 @@ def write(target: Viewer, new: Step) -> None:
         target.show(whole(new), new)
     elif not all(a.view.exact for a in (target, *others)):
         raise untraceable(
-            "Changing an array whose elements a reshaped one may show",
+            "Changing an array whose elements a reshaped or indexed one may show",
             "Whether NumPy's reshape copies depends on memory; write x = x + y for x += y, or "
             "reshape a copy: x.copy().reshape(…).",
         )

@@ -28,9 +28,9 @@ from numba import cuda
 from einsql.kernels.cuda.runtime import (
     add_overflows, arccos, arccosh, arcsin, arctanh, asinh, atan, atan2, cbrt, ceil, cos, cosh,
     degrees, eq, erf, exp, floor, floored_remainder, fmod, half, idiv, isfinite, isinf, less,
-    lgamma, log, log10, log2, maximum, minimum, mul_double, mul_float, mul_overflows, plus, power, radians, ratio,
-    remainder, rint, round_away, round_half, scaled_round, sigmoid, sign_of, sin, sinh, sqrt,
-    sub_overflows, tan, tanh, times, to_half, truncate,
+    lgamma, log, log10, log2, maximum, minimum, mul_double, mul_float, mul_overflows, plus, power,
+    radians, ratio, remainder, rint, round_away, round_half, scaled_round, sigmoid, sign_of, sin,
+    sinh, sqrt, sub_overflows, tan, tanh, times, to_half, truncate,
 )
 
 

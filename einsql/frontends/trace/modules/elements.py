@@ -57,6 +57,11 @@ def _sub(x: Array, y: Array, alpha: float = 1) -> Array:
 def _div(x: Array, y: Array, rounding_mode: str | None = None) -> Array:
     if rounding_mode == "floor":
         return np.floor_divide(x, y)
+    kinds = {getattr(v, "dtype", np.dtype(type(v))).kind for v in (x, y)}
+    if rounding_mode == "trunc" and kinds <= {"i", "u"}:
+        below = (np.remainder(x, y) != 0) & (np.less(x, 0) != np.less(y, 0))
+        floor = np.floor_divide(x, y)  # a quotient of floats would lose digits
+        return np.where(below, floor + 1, floor)
     quotient = np.divide(x, y)
     return np.trunc(quotient) if rounding_mode == "trunc" else quotient
 
@@ -163,15 +168,29 @@ operator("std")(lambda *args, **options: np.sqrt(_var(*args, **options)))
 
 
 @operator("var_mean")
-def _var_mean(x: Array, dim: Any = None, *args: Any, **options: Any) -> tuple[Array, Array]:
-    keep = options.get("keepdim", False)
-    return _var(x, dim, *args, **options), np.mean(x, axis=axes(dim), keepdims=keep)
+def _var_mean(
+    x: Array,
+    dim: Any = None,
+    unbiased: Any = True,
+    keepdim: bool = False,
+    correction: Any = None,
+) -> tuple[Array, Array]:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    variance = _var(x, dim, unbiased, keepdim=keepdim, correction=correction)
+    return variance, np.mean(x, axis=axes(dim), keepdims=keepdim)
 
 
 @operator("softmax", "_softmax")
-def softmax(x: Array, dim: int, *_: Any, dtype: Any = None) -> Array:
-    """Exponentials over their sum, by the distance from the greatest."""
-    x = _typed(x, dtype)
+def softmax(x: Array, dim: int, dtype: Any = None) -> Array:
+    """Exponentials over their sum, by the distance from the greatest.
+
+    Args:
+        x: The array.
+        dim: The axis.
+        dtype: The type of the result; PyTorch's own form has a truth for HALF in its place.
+    """
+    x = _typed(x, None if isinstance(dtype, bool) else dtype)
     e = np.exp(x - np.max(x, axis=dim, keepdims=True))
     return e / np.sum(e, axis=dim, keepdims=True)
 
@@ -186,9 +205,9 @@ def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
 
 
 @operator("log_softmax", "_log_softmax")
-def log_softmax(x: Array, dim: int, *_: Any, dtype: Any = None) -> Array:
-    """The logarithm of softmax."""
-    x = _typed(x, dtype)
+def log_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
+    """The logarithm of softmax; see there for its arguments."""
+    x = _typed(x, None if isinstance(dtype, bool) else dtype)
     away = x - np.max(x, axis=dim, keepdims=True)
     return away - np.log(np.sum(np.exp(away), axis=dim, keepdims=True))
 
