@@ -399,7 +399,8 @@ class Connection(Lifetime, Shortcuts):
 
         `combine` may name a function that CREATE FUNCTION has defined on this connection.
         """
-        return einsum_call.run_einsum(self.context, spec, arrays, combine, reduce)
+        with self.context.lock:
+            return einsum_call.run_einsum(self.context, spec, arrays, combine, reduce)
 
     @contextmanager
     def running(self, frame: FrameType | None, parameters: Sequence[object]) -> Iterator[None]:

@@ -108,6 +108,10 @@ def _given_scalar(value: np.generic) -> object:
         ProgrammingError: No tensor has the floating type, or the type is complex or a structure.
     """
     kind = value.dtype.kind
+    if kind == "m" and np.datetime_data(value.dtype)[0] in ("ns", "ps", "fs", "as"):
+        raise ProgrammingError(
+            f"A parameter cannot be a {value.dtype}", hint="value.astype('m8[us]') converts it."
+        )
     if kind not in "iufcVO" or DType.of(value.dtype) is not None:
         return value
     if kind in "iu":

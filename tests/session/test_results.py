@@ -121,3 +121,19 @@ def test_zoned_timestamps_need_no_package(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(einsql.InterfaceError, match="need the package pytz"):
         con.execute(f"SELECT [{zoned}]").fetchall()
     assert con.execute(f"SELECT [{zoned}]").fetch_arrow_table().num_rows == 1
+
+
+def test_a_fill_that_would_become_infinite_is_refused() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR t (i DIM(2), val FLOAT)")
+    con.execute("INSERT INTO t VALUES (1, 2.0)")
+    cursor = con.execute("SELECT i, val FROM t")
+    with pytest.raises(einsql.InterfaceError, match="cannot hold"):
+        cursor.fetch_numpy(fill=1e300)
+    assert cursor.fetch_numpy(fill=np.inf).tolist() == [np.inf, 2.0]
+
+
+def test_a_duration_of_nanoseconds_is_no_number() -> None:
+    con = einsql.connect()
+    with pytest.raises(einsql.ProgrammingError, match="timedelta"):
+        con.execute("SELECT ?", [np.timedelta64(5, "ns")])

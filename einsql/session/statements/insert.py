@@ -337,7 +337,10 @@ def cast_column(tensor: Tensor, column: str, source: DType, values: np.ndarray) 
     schema = tensor.relation.schema
     is_key = column in {k.name for k in schema.keys}
     if is_key and not source.is_integer:
-        raise ProgrammingError(f"The key {column} cannot be a {source.value}")
+        raise ProgrammingError(
+            f"The key {column} cannot be a {source.value}",
+            hint=f"CAST({column} AS BIGINT) converts it.",
+        )
     dtype = DType.BIGINT if is_key else schema.dtype(column)
     failure = cast_failure(source, dtype)
     if failure is not None and failure.numpy(values).any():

@@ -421,6 +421,10 @@ def _filler(fill: Any, column: ResultColumn) -> np.ndarray:
             filler = (
                 filling.astype(column.dtype.numpy) if plain else cast_array(filling, column.dtype)
             )
-        if column.dtype.is_float or filler == filling:
+        if column.dtype.is_float:
+            fits = bool(np.isfinite(filler)) or not np.isfinite(filling)
+        else:
+            fits = bool(filler == filling)
+        if fits:
             return filler
     raise InterfaceError(f"{column.name} is {column.dtype.value}, which cannot hold {fill!r}")
