@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from einsql.core.quoting import in_quotes, literal
-from einsql.errors import InterfaceError, suggest
+from einsql.errors import Error, InterfaceError, suggest
 from einsql.planner.outcome import Description
 from einsql.session.cursor import Cursor, Session
 from einsql.session.fetched import Fetched
@@ -74,6 +74,8 @@ class Relation(Fetched):
     ) -> None:
         self._connection = connection
         self._named = alias
+        self._sides = ""
+        """The FROM clause of a join, in which expressions may name its sides."""
         self._cursor: Cursor | None = None
         """The cursor of rows that are fetched in part."""
         self._held: Cursor | None = None
@@ -366,9 +368,19 @@ class Relation(Fetched):
         source = self._source
         if source.parameters and any(mark(part).numbers for part in parts):
             raise InterfaceError("Parameters of a relation are given to `sql`, not to its methods")
-        text = form.format(as_item(source.text, self.alias), *parts)
-        query = Source(text, source.captured, source.parameters)
-        return self._made(query, self._named, sys._getframe(2))
+        frame = sys._getframe(2)
+
+        def over(item: str) -> Relation:
+            text = form.format(item, *parts)
+            query = Source(text, source.captured, source.parameters)
+            return self._made(query, self._named, frame)
+
+        if self._sides and not self._named:
+            try:
+                return over(self._sides)
+            except Error:  # a name of the join's columns, such as val_1
+                pass
+        return over(as_item(source.text, self.alias))
 
     def _within(self, name: str, sql: str, frame: FrameType) -> Relation:
         source, query = self._source, sql.lstrip()
@@ -396,8 +408,10 @@ class Relation(Fetched):
                 f"Both relations are named {first}", hint="set_alias() gives one another name."
             )
         sides = as_item(left.text, first), as_item(right.text, second)
-        text = f"SELECT * FROM {sides[0]} {join} {sides[1]} {condition}"
-        return self._made(both(text, left, right))
+        item = f"{sides[0]} {join} {sides[1]} {condition}"
+        relation = self._made(both(f"SELECT * FROM {item}", left, right))
+        relation._sides = item
+        return relation
 
     def _other(self, other: Relation) -> Source:
         """The source of another relation, with new names for variables that both capture.

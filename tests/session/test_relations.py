@@ -413,3 +413,16 @@ def test_the_last_result_is_that_of_executemany(con: einsql.Connection) -> None:
 def test_a_question_mark_in_quotes_is_no_parameter(con: einsql.Connection) -> None:
     relation = con.sql("SELECT 1 AS a WHERE 1 = ?", params=[1])
     assert relation.filter("'?' <> '$'").fetchall() == [(1,)]
+
+
+def test_expressions_over_a_join_name_its_sides(con: einsql.Connection) -> None:
+    con.register("p", np.arange(6.0).reshape(2, 3), dims=("i", "j"))
+    con.register("q", np.arange(3.0), dims=("j",))
+    joined = con.table("p").set_alias("a").join(con.table("q").set_alias("b"), "a.j = b.j")
+    assert joined.aggregate("SUM(a.val * b.val) AS s").fetchall() == [(19.0,)]
+    assert joined.project("a.i, b.val").order("i").limit(1).fetchall() == [(0, 0.0)]
+    assert joined.filter("b.val > 1").aggregate("COUNT(*) AS n").fetchall() == [(2,)]
+    assert joined.project("i, val_1").filter("val_1 > 1").order("i").fetchall() == [
+        (0, 2.0),
+        (1, 2.0),
+    ]
