@@ -13,7 +13,7 @@ import datetime
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from einsql.session.connection import Connection
     from einsql.session.cursor import Cursor, Parameters
     from einsql.session.relation import Relation
+    from einsql.session.sources import Paths
     from einsql.storage.database.memory import Database
 else:
     # Submodules are imported on first use, so that `import einsql` itself is quick.
@@ -197,17 +198,17 @@ def values(*rows: object) -> Relation:
     return default_connection().values(*rows)
 
 
-def read_csv(path: str | Iterable[str], **options: object) -> Relation:
+def read_csv(path: Paths, **options: object) -> Relation:
     """Returns the relation of CSV files; see `Connection.read_csv`."""
     return default_connection().read_csv(path, **options)
 
 
-def read_parquet(path: str | Iterable[str], **options: object) -> Relation:
+def read_parquet(path: Paths, **options: object) -> Relation:
     """Returns the relation of Parquet files; see `Connection.read_parquet`."""
     return default_connection().read_parquet(path, **options)
 
 
-def read_json(path: str | Iterable[str], **options: object) -> Relation:
+def read_json(path: Paths, **options: object) -> Relation:
     """Returns the relation of JSON files; see `Connection.read_json`."""
     return default_connection().read_json(path, **options)
 

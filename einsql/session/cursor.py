@@ -101,6 +101,10 @@ def _given_value(value: object) -> object:
     raise ProgrammingError(f"A parameter cannot be a {type(value).__name__}", hint=hint)
 
 
+_SHORT_UNITS = tuple(f"timedelta64[{unit}]" for unit in ("ns", "ps", "fs", "as"))
+"""Durations that Python's timedelta cannot hold: NumPy gives integers for them."""
+
+
 def _given_scalar(value: np.generic) -> object:
     """Returns a NumPy scalar unchanged, or as an int if it is an integer without a tensor type.
 
@@ -108,7 +112,7 @@ def _given_scalar(value: np.generic) -> object:
         ProgrammingError: No tensor has the floating type, or the type is complex or a structure.
     """
     kind = value.dtype.kind
-    if kind == "m" and np.datetime_data(value.dtype)[0] in ("ns", "ps", "fs", "as"):
+    if str(value.dtype) in _SHORT_UNITS:
         raise ProgrammingError(
             f"A parameter cannot be a {value.dtype}", hint="value.astype('m8[us]') converts it."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -85,19 +85,19 @@ class Shortcuts(_Connection):
         """
         return self._related(_sources.values_source(rows), None)
 
-    def read_csv(self, path: str | Iterable[str], **options: object) -> Relation:
+    def read_csv(self, path: _sources.Paths, **options: object) -> Relation:
         """Returns the relation of CSV files, with the options of DuckDB's read_csv."""
         return self._reading("read_csv", path, options)
 
     from_csv_auto = read_csv
 
-    def read_parquet(self, path: str | Iterable[str], **options: object) -> Relation:
+    def read_parquet(self, path: _sources.Paths, **options: object) -> Relation:
         """Returns the relation of Parquet files, with the options of DuckDB's read_parquet."""
         return self._reading("read_parquet", path, options)
 
     from_parquet = read_parquet
 
-    def read_json(self, path: str | Iterable[str], **options: object) -> Relation:
+    def read_json(self, path: _sources.Paths, **options: object) -> Relation:
         """Returns the relation of JSON files, with the options of DuckDB's read_json."""
         return self._reading("read_json", path, options)
 
@@ -141,7 +141,7 @@ class Shortcuts(_Connection):
                 scope.captured = before
 
     def _reading(
-        self, function: str, path: str | Iterable[str], options: Mapping[str, object]
+        self, function: str, path: _sources.Paths, options: Mapping[str, object]
     ) -> Relation:
         text = _sources.call_text(function, path, options)
         return self._related(_sources.source_of(text, None), None)

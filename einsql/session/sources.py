@@ -15,6 +15,9 @@ from einsql.session.pieces import single
 from einsql.sql.parser.lexical import scan
 from einsql.storage.host_arrays import is_array, is_table
 
+Paths = str | os.PathLike[str] | Iterable[str]
+"""A file, or several ones."""
+
 _numbers = count(1)
 
 
@@ -107,9 +110,7 @@ def quoted_parts(name: str) -> str:
     return ".".join(part if part.startswith('"') else in_quotes(part) for part in parts)
 
 
-def call_text(
-    function: str, path: str | os.PathLike[str] | Iterable[str], options: Mapping[str, object]
-) -> str:
+def call_text(function: str, path: Paths, options: Mapping[str, object]) -> str:
     """The call of a table function that reads files, with its options as named arguments."""
     if isinstance(path, os.PathLike):
         path = os.fspath(path)

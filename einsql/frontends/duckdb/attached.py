@@ -134,7 +134,7 @@ class Attached:
         return self._execute(query, parameters, sys._getframe(1))
 
     def _execute(
-        self, query: str, parameters: object, frame: FrameType
+        self, query: str, parameters: Any, frame: FrameType
     ) -> DuckDBPyConnection | Cursor:
         spans = scan(query) if isinstance(query, str) else []
         if len(spans) > 1 and parameters is None and self._is_of_session(query):

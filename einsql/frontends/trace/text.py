@@ -123,13 +123,17 @@ class Printer:
         sign, level = _BINARY[fn]
         if fn in _FLIPPED and _is_number(a) and not _is_number(b):
             sign, a, b = _FLIPPED[fn], b, a
-        negative = fn in ("add", "sub") and isinstance(b, Literal) and b.value < 0
-        if negative and (not b.dtype.is_integer or -b.value <= b.dtype.range[1]):
+        if fn in ("add", "sub") and isinstance(b, Literal) and _has_opposite(b):
             sign, b = "-" if fn == "add" else "+", Literal(-b.value, b.dtype)
         compares = level in (4, 5)
         left = self._within(a, level + compares, bare)
         right = self._within(b, level + (0 if fn in ("or", "and") else 1), bare)
         return f"{left} {sign} {right}", level
+
+
+def _has_opposite(e: Literal) -> bool:
+    """Whether a number is negative, and its type has its opposite."""
+    return e.value < 0 and (not e.dtype.is_integer or -e.value <= e.dtype.range[1])
 
 
 def _is_number(e: Expr) -> bool:

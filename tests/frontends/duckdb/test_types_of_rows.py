@@ -37,7 +37,9 @@ def test_rows_have_their_types_and_names(con: duckdb.DuckDBPyConnection, query: 
     by_session = edb.execute(sql)
     assert by_session.fetchall() == rows
     assert [d[0] for d in by_session.description or ()] == names
-    assert edb.sql(sql).fetchall() == rows
+    relation = edb.sql(sql)
+    assert relation is not None
+    assert relation.fetchall() == rows
 
 
 def test_variables_that_differ_in_case(con: duckdb.DuckDBPyConnection) -> None:
