@@ -370,8 +370,8 @@ class Relation(Fetched):
             raise InterfaceError("Parameters of a relation are given to `sql`, not to its methods")
         frame = sys._getframe(2)
 
-        def over(item: str) -> Relation:
-            text = form.format(item, *parts)
+        def over(clause: str) -> Relation:
+            text = form.format(clause, *parts)
             query = Source(text, source.captured, source.parameters)
             return self._made(query, self._named, frame)
 
@@ -408,9 +408,9 @@ class Relation(Fetched):
                 f"Both relations are named {first}", hint="set_alias() gives one another name."
             )
         sides = as_item(left.text, first), as_item(right.text, second)
-        item = f"{sides[0]} {join} {sides[1]} {condition}"
-        relation = self._made(both(f"SELECT * FROM {item}", left, right))
-        relation._sides = item
+        clause = f"{sides[0]} {join} {sides[1]} {condition}"
+        relation = self._made(both(f"SELECT * FROM {clause}", left, right))
+        relation._sides = clause
         return relation
 
     def _other(self, other: Relation) -> Source:

@@ -497,28 +497,3 @@ def test_long_rows_are_added_part_by_part(monkeypatch: pytest.MonkeyPatch) -> No
     (found,) = con.execute(STATEMENTS["times vector"].replace("2 * ", "")).fetch_numpy()
     exact = 1000 * np.float64(np.float32(0.1))
     assert abs(found - exact) <= 25 * np.finfo(np.float32).eps * exact
-
-
-def test_truths_over_rows_of_a_sparse_tensor() -> None:
-    chance = np.random.default_rng(5)
-    matrix: Any = sparse.random(3000, 2000, 0.01, "csr", rng=chance)
-    matrix.sort_indices()
-    flags, other = chance.random(2000) < 0.02, chance.random(3000) < 0.5
-    con = einsql.connect()
-    con.execute("SET jit = 'wait'")
-    con.register("a", matrix, dims=("i", "j"))
-    con.register("f", flags, dims=("j",))
-    con.register("g", other, dims=("i",))
-    rows = con.execute(
-        "SELECT a.i, BOOL_OR(f.val) AS p, BOOL_AND(f.val OR a.val > 0.2) AS q, "
-        "BOOL_OR(a.val > 0.9) FILTER (WHERE f.val) AS r "
-        "FROM a JOIN f USING (j) JOIN g ON g.i = a.i WHERE g.val GROUP BY a.i ORDER BY a.i"
-    ).fetchall()
-    expected = []
-    for i in np.flatnonzero(other):
-        part = slice(matrix.indptr[i], matrix.indptr[i + 1])
-        at, values = flags[matrix.indices[part]], matrix.data[part]
-        if len(at):
-            best = (values[at] > 0.9).any().item() if at.any() else None
-            expected.append((i, at.any(), (at | (values > 0.2)).all(), best))
-    assert rows == expected
