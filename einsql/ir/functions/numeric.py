@@ -172,14 +172,25 @@ def is_float_array(a: Array) -> bool:
     return np.asarray(a).dtype.kind == "f"
 
 
+def _is_number(a: Array) -> bool:
+    """Whether an operand is one number and not NaN, beside which fewer tests suffice."""
+    return not np.ndim(a) and bool(a == a)
+
+
 def equal(a: Array, b: Array) -> Array:
     """The comparison a = b, with NaN equal to NaN."""
     same = np.asarray(a == b)
+    if _is_number(a) or _is_number(b):
+        return same
     return same | ((a != a) & (b != b)) if is_float_array(a) else same
 
 
 def less(a: Array, b: Array) -> Array:
     """The comparison a < b, with NaN greater than all numbers."""
+    if _is_number(b):
+        return np.asarray(a < b)
+    if _is_number(a):
+        return ~np.asarray(b <= a)
     below = np.asarray(a < b)
     return below | ((a == a) & (b != b)) if is_float_array(a) else below
 

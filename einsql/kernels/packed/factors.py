@@ -17,6 +17,7 @@ from einsql.core.buffer_pool import empty
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Label, Output, Value
+from einsql.ir.einsum.intervals import can_raise
 from einsql.kernels.kernel import Tick
 from einsql.kernels.matmul.layout import Labels
 from einsql.kernels.matmul.multiply import Multiplied
@@ -121,6 +122,9 @@ class FactorProduct:
             side: [compile_expr(e, bounds) for e in exprs] for side, exprs in factors.sides.items()
         }
         self._positive = factors.positive
+        exprs = [e for side in factors.sides.values() for e in side]
+        self.is_test = factors.positive is not None and not any(can_raise(e, bounds) for e in exprs)
+        """Whether all terms are flags, whatever the data."""
         extent = dict(zip("bmnk", layout.sizes, strict=True))
         labels = Labels(tuple("bmk"), tuple("bnk"), tuple("bmn"), extent)
         self._products = {dtype: Multiplied(labels, dtype) for dtype, _ in EXACT}
@@ -155,8 +159,12 @@ class FactorProduct:
         positive = self._positive
 
         def write(at: tuple[slice, ...]) -> None:
-            part = sums[at] if positive is None else (sums[at] > 0) * positive
-            np.copyto(out[at], part, casting="unsafe")
+            if positive is None:
+                np.copyto(out[at], sums[at], casting="unsafe")
+                return
+            np.copyto(out[at], sums[at] > 0, casting="unsafe")
+            if positive != 1:
+                out[at] *= positive
 
         _in_pieces(out.shape, write)
 

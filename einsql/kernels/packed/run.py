@@ -189,23 +189,31 @@ class _Part:
             else:
                 side = self.columns.side(x) or ROWS
                 arrays[x] = label_cube(self.node, self.layout, x.name, side)
+        if self.product is not None and self.product.is_test:
+            exact = self.product.type_for(1)
+            if exact is not None:
+                return self.multiplied(self.product, exact, arrays, tick)
         choice = self.variant(arrays)
         if choice is None:
             return None
         variant, most = choice
         exact = None if self.product is None else self.product.type_for(most)
         if self.product is not None and exact is not None:
-            is_sum = self.output.reduction == "sum"
-            _, view, result = self.allocate(
-                np.dtype(np.int64) if is_sum else self.output.dtype.numpy
-            )
-            self.product.run(arrays, exact, view, tick)
-            return {self.output.name: self.finish(result)}
+            return self.multiplied(self.product, exact, arrays, tick)
         results, wild = self.compute(variant, arrays, tick)
         if wild:  # a partial sum may have exceeded FLOAT, or a value is NaN
             careful = Variant(variant.narrow, variant.tame, True, variant.small)
             results, _ = self.compute(careful, arrays, tick)
         return {o.name: self.finish(r) for o, r in zip(self.outputs, results, strict=True)}
+
+    def multiplied(
+        self, product: FactorProduct, exact: np.dtype, arrays: dict[Leaf, np.ndarray], tick: Tick
+    ) -> dict[str, np.ndarray]:
+        """The output as a product of its factors."""
+        is_sum = self.output.reduction == "sum"
+        _, view, result = self.allocate(np.dtype(np.int64) if is_sum else self.output.dtype.numpy)
+        product.run(arrays, exact, view, tick)
+        return {self.output.name: self.finish(result)}
 
     def variant(self, arrays: dict[Leaf, np.ndarray]) -> tuple[Variant, int] | None:
         """The variant for the data, and a bound of the magnitude of terms of integer sums.
