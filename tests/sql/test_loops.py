@@ -355,3 +355,34 @@ def test_a_failed_step_undoes_its_changes_of_tables(path: str, tmp_path: Path) -
         with einsql.connect(file) as con:
             assert con.execute("SELECT * FROM log ORDER BY ALL").fetchall() == [(0,), (1,), (7,)]
             assert con.execute("SELECT MAX(val) AS m FROM w").fetchall() == [(4,)]
+
+
+def test_columns_of_a_loop_have_one_type_for_all_steps() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR q AS SELECT i, 3 * i AS val FROM range(2) r(i)")
+    table = con.execute(
+        "FOR s IN range(3) DO SELECT SUM(val) AS v FROM q; "
+        "CREATE OR REPLACE TENSOR q AS SELECT i, val / 2 AS val FROM q; END FOR"
+    ).fetch_arrow_table()
+    assert table.column("v").to_pylist() == [3.0, 1.5, 0.75]
+
+
+def test_names_of_columns_are_not_the_variable() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TABLE log (step BIGINT PRIMARY KEY, total DOUBLE)")
+    for body, rows in (
+        ("CREATE OR REPLACE TABLE r AS SELECT step, step * 2 AS d; INSERT INTO log SELECT step, d "
+         "FROM r", [(0, 0.0), (1, 2.0)]),
+        ("MERGE INTO log USING (SELECT 1 AS a) z ON log.step = step WHEN MATCHED THEN UPDATE "
+         "SET total = step + 5 WHEN NOT MATCHED THEN INSERT (step, total) VALUES (step, 7)",
+         [(0, 5.0), (1, 6.0)]),
+        ("INSERT INTO log VALUES (step, 1) ON CONFLICT (step) DO UPDATE SET total = 9",
+         [(0, 9.0), (1, 9.0)]),
+        ("CREATE TABLE IF NOT EXISTS other (step BIGINT); INSERT INTO other VALUES (step)",
+         [(0, 9.0), (1, 9.0)]),
+    ):  # fmt: skip
+        con.execute(f"FOR step IN range(2) DO {body}; END FOR")
+        assert con.execute("FROM log ORDER BY step").fetchall() == rows, body
+    assert con.execute("FROM other ORDER BY step").fetchall() == [(0,), (1,)]
+    with pytest.raises(einsql.NotSupportedError, match="A subquery in range"):
+        con.execute("FOR step IN range((SELECT COUNT(*) FROM log)) DO SELECT step AS q; END FOR")

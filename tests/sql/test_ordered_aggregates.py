@@ -64,3 +64,26 @@ def test_a_best_key_by_a_computed_key(con: einsql.Connection) -> None:
     assert parts.fetchall() == [(0, 2), (1, 3)]
     sql = "SELECT g.val AS k, best(x.val, x.t) AS v FROM x JOIN g USING (s, t) GROUP BY g.val"
     assert sorted(con.execute(sql).fetchall()) == [(0, 2), (1, 3)]
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_rows_of_sparse_tensors_are_merged_in_order(sites: int) -> None:
+    con = einsql.connect()
+    con.execute(
+        "CREATE AGGREGATE lastj(x DOUBLE) STATE (v DOUBLE INIT 0, some BOOLEAN INIT FALSE) "
+        "LIFT (x, TRUE) MERGE (CASE WHEN b.some THEN b.v ELSE a.v END, a.some OR b.some) "
+        "FINISH (v) ORDERED BY j"
+    )
+    con.execute("CREATE TENSOR p (i DIM(300), j DIM(300), val DOUBLE) STORAGE SPARSE")
+    con.execute("INSERT INTO p VALUES (0, 299, 1), (1, 7, 2), (2, 3, 3), (2, 8, 4)")
+    con.execute("CREATE TENSOR q (i DIM(300), j DIM(300), val DOUBLE) STORAGE SPARSE")
+    con.execute("INSERT INTO q VALUES (0, 299, 10), (1, 7, 20), (2, 3, 30)")
+    con.register("k", np.array([1.0, 2.0]), dims=("k",))
+    con.execute(f"SET sites = {sites}")
+    for sql, rows in (
+        ("SELECT lastj(val) FROM p", [(1.0,)]),
+        ("SELECT lastj(p.val * q.val) FROM p JOIN q USING (i, j)", [(10.0,)]),
+        ("SELECT k, lastj(p.val * 10 + k.val) FROM p, k GROUP BY k", [(0, 11.0), (1, 12.0)]),
+        ("SELECT i, lastj(val) FROM p GROUP BY i ORDER BY i", [(0, 1.0), (1, 2.0), (2, 4.0)]),
+    ):
+        assert con.execute(sql).fetchall() == rows, sql

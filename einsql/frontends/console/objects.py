@@ -7,7 +7,8 @@ from einsql.core.quoting import in_quotes, name_of
 from einsql.core.records import dataclass
 from einsql.sql.parser.create.create_headers import Head, head_of
 from einsql.storage.objects import Damaged, Definition, Tensor, bare_name, damage_error, macro_key
-from einsql.storage.results.value_text import format_value
+from einsql.storage.results.value_text import literal
+from einsql.storage.sparse_fields import sparse_fields_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
     is_macro = entry.kind == "macro"
     stored = connection.store.get(macro_key(entry.name) if is_macro else entry.name)
     if isinstance(stored, Definition):
-        return f"{stored.text};"
+        last = stored.text.rpartition("\n")[2]
+        return f"{stored.text}\n;" if "--" in last else f"{stored.text};"
     if isinstance(stored, Damaged):
         return f"-- {damage_error(stored).reason}"
     parts = [
@@ -102,6 +104,8 @@ def _options(stored: Tensor) -> str:
     if stored.partition is not None:
         keys = [name_of(k.name) for k in stored.relation.schema.keys]
         options += f" {stored.partition.clauses(keys)}"
+    if sparse_fields_of(stored.relation.fields) is not None:
+        options += " STORAGE SPARSE"
     if stored.default is not None:
-        options += f" DEFAULT {format_value(stored.default, '', '')}"
+        options += f" DEFAULT {literal(stored.default, '')}"
     return options

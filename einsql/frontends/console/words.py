@@ -120,7 +120,7 @@ TABLE_FUNCTIONS = sorted({n.upper() for n in (*SOURCES, *TABLE_MACROS)})
 _KEYWORDS, _FUNCTIONS = {*KEYWORDS, "OUTER", "RIGHT", "INNER"}, {*FUNCTIONS, *TABLE_FUNCTIONS}
 
 _TOKEN = re.compile(
-    r"""(?P<comment>--[^\n]*|/\*[\s\S]*?(?:\*/|\Z))
+    r"""(?P<comment>--[^\r\n]*|/\*[\s\S]*?(?:\*/|\Z))
       | (?P<string>'(?:[^']++|'')*+(?:'|\Z))
       | (?P<name>"(?:[^"]|"")*(?:"|\Z))
       | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)

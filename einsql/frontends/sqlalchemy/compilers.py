@@ -10,7 +10,7 @@ from sqlalchemy import types as sqltypes
 from sqlalchemy.engine import default
 from sqlalchemy.sql import cast, compiler
 
-from einsql.core.quoting import RESERVED
+from einsql.core.quoting import RESERVED, literal
 from einsql.frontends.sqlalchemy.types import DIM
 
 
@@ -50,7 +50,7 @@ class Statements(compiler.SQLCompiler):
 
     def visit_sequence(self, sequence: Any, **kw: Any) -> str:
         """The next value of a sequence."""
-        return f"nextval('{self.preparer.format_sequence(sequence)}')"
+        return f"nextval({literal(self.preparer.format_sequence(sequence))})"
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
         """LIMIT and OFFSET, both optional."""
@@ -210,7 +210,7 @@ class Definitions(compiler.DDLCompiler):
         if is_tensor(column.table):
             return specification
         if numbers(column):
-            specification += f" DEFAULT nextval('{self.preparer.sequence_name(column)}')"
+            specification += f" DEFAULT nextval({literal(self.preparer.sequence_name(column))})"
         elif (default := self.get_column_default_string(column)) is not None:
             specification += f" DEFAULT {default}"
         if column.computed is not None:
@@ -303,4 +303,4 @@ class Execution(default.DefaultExecutionContext):
     def fire_sequence(self, seq: Any, type_: Any) -> Any:
         """The next value of a sequence."""
         name = self.identifier_preparer.format_sequence(seq)
-        return self._execute_scalar(f"SELECT nextval('{name}')", type_)
+        return self._execute_scalar(f"SELECT nextval({literal(name)})", type_)

@@ -15,6 +15,8 @@ from einsql.hybrid.split.split import changed
 from einsql.sql.parser.column_names import column_name
 from einsql.sql.parser.dialect import parsed
 
+_GROUPINGS = ("grouping", "grouping_id")
+"""Functions of the keys of GROUP BY itself."""
 _TEXTS = frozenset(
     {
         TokenType.STRING,
@@ -228,6 +230,8 @@ class Groups:
         for r in self.ranges:
             for at in range(r.first, r.last):
                 called = structure.closes.get(at + 1)
+                if called is not None and structure.tokens[at].text.lower() in _GROUPINGS:
+                    return False  # DuckDB needs its GROUP BY
                 if called is None or edits.covers(structure.tokens[at].start):
                     continue
                 is_aggregate = structure.tokens[at].text.lower() in aggregates

@@ -40,6 +40,7 @@ from einsql.ir.einsum.graph import (
 from einsql.ir.einsum.graph_rewriting import fresh, map_exprs
 from einsql.ir.einsum.partial_merge import Total
 from einsql.ir.einsum.partial_states import merges, with_state
+from einsql.ir.einsum.states import has_order
 from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.kernel import Arrays, Runner, Tick, no_progress
 from einsql.kernels.sparse.joins import Joined, Side, order_of, parts
@@ -81,6 +82,8 @@ def over_elements(
         return None  # a map to an array has as many points as the array
     if all(o.reduction and REDUCTIONS[o.reduction].places for o in node.outputs):
         return None  # the kernel of the best values reads them as elements
+    if has_order(node) and not _leads(node, driving):
+        return None
     joined = None if node.sparse else find(node)
     if joined is not None and over_stored(node, joined, compile_node) is not None:
         # Sums of all elements read the narrower range of keys, see `Stored.narrowest`.
@@ -253,12 +256,20 @@ class _Elements:
             values[o.name] = stored if shared else stored[elements]
         return values
 
+    def _in_order(self, joined: Joined) -> Joined:
+        """The combinations in the order in which their states are merged."""
+        if not has_order(self.node):
+            return joined
+        places = [joined.places[x] for x in self.node.reduced if x in joined.places]
+        return joined.only(np.lexsort(places[::-1])) if places else joined
+
     def _dense(
         self, ordered: Sequence[Side], operands: Sequence[Arrays], tick: Tick
     ) -> dict[str, np.ndarray] | None:
         total: Total | None = None
         every = merges(self.node)
-        for joined in parts(ordered, divisible=every):
+        for joined in parts(ordered, divisible=every and not has_order(self.node)):
+            joined = self._in_order(joined)
             sizes = _Sizes(joined.count, None)
             tick(0.0)
             if total is None:
@@ -278,6 +289,7 @@ class _Elements:
         # Parts have different keys of the result if their rows are one of these keys.
         for joined in parts(ordered, ordered[0].labels[0] in keys):
             tick(0.0)
+            joined = self._in_order(joined)
             at = numbers_of([joined.places[x] for x in keys], extents)
             groups: np.ndarray | None = None
             if self.node.reduced and not self.is_map:  # a map has one point for each key
@@ -408,3 +420,10 @@ def _place(label: str) -> str:
 def _simplified(expr: Expr) -> Expr:
     """A conjunction without constant terms."""
     return conj(*conjuncts(expr)) if expr.dtype is DType.BOOLEAN else expr
+
+
+def _leads(node: EinSum, driving: Sequence[int]) -> bool:
+    """Whether the reduced labels of sparse operands precede all others in an ordered merge."""
+    labels = {x for n in driving for x in node.operands[n].labels}
+    inside = [x in labels for x in node.reduced if node.axis(x).define is None]
+    return inside == sorted(inside, reverse=True)

@@ -9,6 +9,8 @@ from dataclasses import field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import exp
+
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.engine.cancellation import reason_of
@@ -24,15 +26,13 @@ from einsql.errors import (
 from einsql.planner.outcome import Changed, Listing, Outcome, Rows
 from einsql.planner.queries import evaluate, query_binder
 from einsql.sql.parser import syntax as st
-from einsql.sql.parser.positions import locate
+from einsql.sql.parser.positions import locate, unsupported
 from einsql.sql.scope.relation import deduplicated
 from einsql.storage.fields import PlacedFields
 from einsql.storage.results.result import Result
 from einsql.storage.results.rows_result import RowsResult
 
 if TYPE_CHECKING:
-    from sqlglot import exp
-
     from einsql.planner.context import Context
 
 Execute = Callable[[str], Outcome]
@@ -303,6 +303,11 @@ class _Run:
 
     def _whole(self, tree: exp.Expr, at: int) -> int:
         try:
+            nested = tree.find(exp.Query)
+            if nested is not None:
+                raise unsupported(
+                    "A subquery in range()", nested, "SELECT it first, and give it as a parameter."
+                )
             bound = query_binder(self.ctx).scalar(tree)
             is_integer = isinstance(bound.type, DType) and bound.type.is_integer
             value = evaluate(self.ctx, bound.value) if is_integer else None
@@ -382,15 +387,18 @@ class _Run:
                 hint="Aggregate them, or INSERT them into a table.",
             )
         names = tuple(deduplicated([*(name for name, _ in at), *(str(d[0]) for d in description)]))
+        types = tuple([DType.BIGINT.value] * len(at) + [str(d[1]) for d in description])
         if self.columns is None:
-            types = [DType.BIGINT.value] * len(at) + [str(d[1]) for d in description]
-            self.columns = RowsResult(names, tuple(types), self.rows)
+            self.columns = RowsResult(names, types, self.rows)
         if names != self.columns.names:
             raise ProgrammingError(
                 f"The last SELECT of a loop has the columns {', '.join(names)} in this step, and "
                 f"had {', '.join(self.columns.names)} before",
                 hint="Name its columns in place of *.",
             )
+        if types != self.columns.types:
+            common = tuple(map(_common, names, self.columns.types, types))
+            self.columns = RowsResult(names, common, self.rows)
         return [(*(value for _, value in at), *row) for row in rows]
 
     def _complete(self, at: tuple[tuple[str, int], ...]) -> None:
@@ -461,3 +469,21 @@ class _Run:
         if columns is None:
             columns = RowsResult((loop.variable,), (DType.BIGINT.value,), self.rows)
         return Rows(columns, columns.description)
+
+
+def _common(name: str, before: str, now: str) -> str:
+    """The type of a loop's column whose type has changed between steps.
+
+    Raises:
+        ProgrammingError: The types have none in common.
+    """
+    if before == now:
+        return now
+    known = {t.value: t for t in DType if t is not DType.BOOLEAN}
+    if before not in known or now not in known:
+        raise ProgrammingError(
+            f"{name} of the last SELECT of a loop is {now} in this step, and was {before} before",
+            hint="CAST it to one type.",
+        )
+    integers = known[before].is_integer and known[now].is_integer
+    return (DType.BIGINT if integers else DType.DOUBLE).value

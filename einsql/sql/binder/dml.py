@@ -190,7 +190,11 @@ def _assignment(
             position=position(item),
         )
     if item.expression == exp.column("DEFAULT"):
-        raise unsupported("DEFAULT as a value", item, "Write the value itself.")
+        raise ProgrammingError(
+            "DEFAULT is no value of a tensor's column",
+            hint="Write the value itself.",
+            position=position(item),
+        )
     wanted = item.this.name
     column = next((c for c in relation.columns if c.name.lower() == wanted.lower()), None)
     if column is None or column.field is None:

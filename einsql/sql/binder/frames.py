@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
-from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, bigint, call
+from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, bigint, call, operands_of
 from einsql.sql.binder.aggregates import Aggregation
 from einsql.sql.binder.domain import Domain
 from einsql.sql.parser.positions import unsupported
@@ -210,6 +210,8 @@ def _shifted(
     if rows is None or not frame.dense:
         raise unsupported(f"{kind(function)} of rows at a distance that is no key's", function)
     otherwise = None if default is None else convert(bind(default), typed.type)
+    if otherwise is not None and (operands_of(otherwise.value) or operands_of(otherwise.valid)):
+        raise unsupported(f"{kind(function)} with a default that reads a column", function)
     if otherwise is not None and typed.valid != TRUE:
         raise unsupported(f"{kind(function)} with a default of a value that may be NULL", function)
     rows = -rows if isinstance(function, exp.Lag) else rows

@@ -90,6 +90,9 @@ class ScalarBinder:
             return self.env.shared(node, shared)
         if handler is None and fn is None:
             raise unsupported(text(node), node)
+        if isinstance(node, exp.Abs) and "name" not in node.meta and _is_of_bits(node.this):
+            # sqlglot reads @ x & y as @(x & y), DuckDB as (@x) & y
+            raise unsupported("@ before & or |", node, "Write @(x) & y or @(x & y).")
         extra = surplus(node)
         if extra is not None:
             raise unsupported(extra, node, _HINTS.get(extra, ""))
@@ -291,6 +294,10 @@ class ScalarBinder:
         )
         error.call = f"{name.upper()}()"
         raise error
+
+
+def _is_of_bits(node: exp.Expr | None) -> bool:
+    return isinstance(node, exp.BitwiseAnd | exp.BitwiseOr | exp.BitwiseXor)
 
 
 def _anonymous_aggregate(node: exp.Expr) -> bool:

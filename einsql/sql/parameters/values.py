@@ -30,8 +30,9 @@ def values_by_name(sql: str, values: Mapping[str, object]) -> tuple[object, ...]
             position=min(marked.numbers),
             sql=sql,
         )
+    names = {number: name for name, number in wanted.items()}
     for at, number in sorted(marked.numbers.items()):
-        name = next(n for n, known_number in wanted.items() if known_number == number)
+        name = names[number]
         if name not in known:
             meant = nearest(name, [n for n in map(str, values) if n.lower() not in wanted])
             were = ", ".join(map(str, values)) or "none"

@@ -20,7 +20,7 @@ MAX_LOOPS = 16
 """Deepest nesting of FOR loops."""
 
 QUIET = r"""
-    --[^\n]* | /\*.*?\*/ | \b[eE]'(?:[^'\\]++|\\.|'')*+' | '(?:[^']++|'')*+' | "(?:[^"]++|"")*+"
+    --[^\r\n]* | /\*.*?\*/ | \b[eE]'(?:[^'\\]++|\\.|'')*+' | '(?:[^']++|'')*+' | "(?:[^"]++|"")*+"
     | (?<![\w$])\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$
 """
 """Comments and quoted text, as a verbose pattern with one group, `tag`."""
@@ -30,7 +30,7 @@ _MARKS = re.compile(
     (?P<skip> {QUIET} )
     | (?P<open> /\* | ' | " )
     | (?P<deeper> \( | \b[cC][aA][sS][eE]\b )
-    | (?P<done> \bend(?:\s++|--[^\n]*+\n|/\*.*?\*/)++for\b )
+    | (?P<done> \bend(?:\s++|--[^\r\n]*+[\r\n]|/\*.*?\*/)++for\b )
     | (?P<back> \) | \b[eE][nN][dD]\b )
     | (?P<stop> ; )
     | (?P<do> \bdo\b )
@@ -45,7 +45,7 @@ _TOKENS = re.compile(
 )
 _LOOP = re.compile(
     r"""
-    (?: \s++ | --[^\n]*+\n? | /\*.*?\*/ )*+
+    (?: \s++ | --[^\r\n]*+[\r\n]? | /\*.*?\*/ )*+
     (?: explain \b (?: \s++ | analyze\b | verbose\b | simulate\b | \([^()]*+\) )*+ )?+
     for \b
     """,
@@ -53,7 +53,7 @@ _LOOP = re.compile(
 )
 """The start of a loop; EXPLAIN before it belongs to the statement, which is then refused."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_WORDS = re.compile(r"\s+|--[^\n]*\n?|/\*.*?\*/", re.DOTALL)
+_WORDS = re.compile(r"\s+|--[^\r\n]*[\r\n]?|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,20 +182,52 @@ def _is_value(column: exp.Column) -> bool:
     if column.table or isinstance(column.parent, exp.Star) or "start" not in column.this.meta:
         return False
     parent = column.parent
-    if not isinstance(parent, exp.EQ) or not isinstance(parent.parent, exp.Update):
+    inner = parent if isinstance(parent, exp.Ordered) else column
+    if isinstance(inner.parent, exp.OnConflict) and inner.arg_key == "conflict_keys":
+        return False
+    if not isinstance(parent, exp.EQ) or not isinstance(parent.parent, exp.Update | exp.OnConflict):
         return True
     return (
         column.arg_key != "this" or parent.arg_key != "expressions"
     )  # the column that SET changes
 
 
+_BEFORE_COLUMNS = frozenset(("TABLE", "INTO", "INSERT", "CONFLICT", "USING"))
+"""Clauses whose parentheses hold names of columns."""
+_CLAUSES = _BEFORE_COLUMNS | {
+    *("SELECT", "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "WINDOW", "ORDER", "LIMIT", "SET"),
+    *("VALUES", "ON", "RETURNING", "UNION", "EXCEPT", "INTERSECT", "WITH"),
+}
+_BEFORE_ITEMS = frozenset(("SELECT", "DISTINCT", "ALL", ","))
+_BEHIND_ITEMS = frozenset(
+    ("", ",", ")", "FROM", "WHERE", "GROUP", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT")
+)
+
+
 def _written(tokens: list[Token], variables: Mapping[str, int]) -> Iterator[tuple[int, int, str]]:
     """The uses of variables in the tokens of a statement that only DuckDB parses."""
+    clauses = [""]
+    """The last clause in each open parenthesis; a list of columns is the clause `COLUMNS`."""
     for n, token in enumerate(tokens):
+        quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
+        word = "" if quoted else token.text.upper()
+        if word == "(":
+            clauses.append("COLUMNS" if clauses[-1] in _BEFORE_COLUMNS else "")
+        elif word == ")" and len(clauses) > 1:
+            clauses.pop()
+            clauses[-1] = "" if clauses[-1] in _BEFORE_COLUMNS else clauses[-1]
+        elif word in _CLAUSES:
+            clauses[-1] = word
         number = variables.get(token.text.lower())
-        if number is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
+        if number is None or quoted:
             continue
         before = tokens[n - 1].text.upper() if n else ""
-        after = tokens[n + 1].text if n + 1 < len(tokens) else ""
-        if before not in (".", "AS") and after not in (".", "("):
-            yield token.start, token.end + 1, f"${number}"
+        after = tokens[n + 1].text.upper() if n + 1 < len(tokens) else ""
+        if before in (".", "AS", "COLUMN") or after in (".", "("):
+            continue
+        if clauses[-1] == "COLUMNS" and before in ("(", ","):
+            continue
+        if clauses[-1] == "SET" and before in ("SET", ",") and after == "=":
+            continue
+        named = clauses[-1] == "SELECT" and before in _BEFORE_ITEMS and after in _BEHIND_ITEMS
+        yield token.start, token.end + 1, f"${number} AS {token.text}" if named else f"${number}"

@@ -408,10 +408,11 @@ class Reader(DefinitionReader):
         return options
 
     def transaction(self) -> Transaction:
-        """BEGIN, COMMIT or ROLLBACK [TRANSACTION]."""
+        """BEGIN, COMMIT or ROLLBACK [TRANSACTION | WORK]."""
         word = self.word()
         self.at += 1
-        self.take("TRANSACTION")
+        if not self.take("TRANSACTION"):
+            self.take("WORK")
         self.end()
         actions = {"START": "BEGIN", "END": "COMMIT", "ABORT": "ROLLBACK"}
         return Transaction(actions.get(word, word))

@@ -42,16 +42,21 @@ _WORDS = frozenset(
 )
 """Words before a unary plus, besides operators."""
 _RARE = re.compile(
-    r"\*\*|@|(?:^|[^\w.\"'])\.\d|\d_\d|\bNOT\b.*\bIS\b|"
+    r"\*\*|@|(?:^|[^\w.\"'])\.\d|\d_\d|"
     rf"\b(?:min_by|max_by|argmin|argmax|{'|'.join(_TYPES)})\b|"
     rf"(?:[\[(,=<>*/+%^|&-]|\b(?:{'|'.join(_WORDS)}))\s*\+",
     re.IGNORECASE | re.DOTALL,
 )
 
 
+_NOT = re.compile(r"\bNOT\b", re.IGNORECASE)
+_IS = re.compile(r"\bIS\b", re.IGNORECASE)
+
+
 def keep_spellings(tree: exp.Expr, text: str) -> None:
     """Adds the spellings to the nodes of a tree whose positions are offsets in the text."""
-    if _RARE.search(text):
+    negation = _NOT.search(text)
+    if _RARE.search(text) or (negation is not None and _IS.search(text, negation.end())):
         _Spellings(tree, text).keep()
 
 
@@ -63,6 +68,9 @@ class _Spellings:
         self.tokens: list[Token] = list(EinSQL().tokenize(text))
         self.starts = [t.start for t in self.tokens]
         self.nodes = list(tree.walk(bfs=False))
+        self.by_start: dict[object, exp.Expr] = {}
+        for n in self.nodes:
+            self.by_start.setdefault(n.meta.get("start"), n)
         self.ends: dict[int, int] = {}
         """The last token of casts, whose types have no position."""
 
@@ -146,7 +154,7 @@ class _Spellings:
             first, parentheses = first + 1, parentheses + 1
         is_call = self._word(first + 1) == "(" and self.tokens[first].token_type != TokenType.NUMBER
         begins = self.starts[first + 2 * is_call] if first + 2 * is_call < len(self.starts) else -1
-        node = next((n for n in self.nodes if n.meta.get("start") == begins), None)
+        node = self.by_start.get(begins)
         if isinstance(node, exp.Identifier):
             node = node.parent
         while node is not None and (parentheses or is_call):

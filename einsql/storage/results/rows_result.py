@@ -86,6 +86,8 @@ def _arrow(values: Sequence[Any], sql_type: str) -> pa.Array:
     if sql_type not in {t.value for t in DType}:
         return pa.array(list(values))
     dtype = DType(sql_type)
+    if dtype.is_integer and any(isinstance(v, float) for v in values):
+        return pa.array(list(values))  # Arrow would truncate them
     if dtype is DType.HALF:  # Arrow takes no float for it
         values = [None if v is None else np.float16(v) for v in values]
     return pa.array(list(values), arrow_type(dtype))

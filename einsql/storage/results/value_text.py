@@ -138,6 +138,8 @@ def _float_literal(value: float, type_name: str) -> str:
     text = _format_float(value, type_name)
     if not math.isfinite(value):
         return f"'{text}'::{type_name or 'DOUBLE'}"
+    if value == 0 and math.copysign(1, value) < 0:
+        return "-0.0e0"  # -0.0 is a DECIMAL, which has no sign of zero
     digits = text.lstrip("-").replace(".", "").strip("0")
     exact = _EXACT_DIGITS.get(type_name, 15)
     return f"{text}e0" if "e" not in text and len(digits) > exact else text

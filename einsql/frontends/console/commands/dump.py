@@ -10,9 +10,10 @@ from einsql.core.dag import producers_first
 from einsql.core.quoting import in_quotes, name_of
 from einsql.core.quoting import literal as text_literal
 from einsql.frontends.console.commands.command import CommandTarget
-from einsql.frontends.console.objects import definition, entries
+from einsql.frontends.console.objects import Entry, definition, entries
 from einsql.frontends.console.settings import CommandError
 from einsql.frontends.console.words import pieces
+from einsql.storage.objects import is_local, macro_key
 from einsql.storage.results.value_text import Column, columns_of, literal
 
 _ROWS = 100
@@ -92,6 +93,7 @@ class _Dump:
         self._patterns = [_expression(p) for p in patterns]
         connection = shell.connection
         known = [e for e in entries(connection) if self._matches(e.name)]
+        known = [e for e in known if not self._is_temporary(e)]
         if patterns and not known:
             raise CommandError(f"There is nothing to dump like {' or '.join(patterns)}")
         self._tensors = [e for e in known if e.kind == "tensor"]
@@ -142,6 +144,21 @@ class _Dump:
     def _matches(self, name: str) -> bool:
         return self._everything or any(p.fullmatch(name) for p in self._patterns)
 
+    def _is_temporary(self, entry: Entry) -> bool:
+        """Whether an object ends with the session.
+
+        Raises:
+            CommandError: It hides a lasting object, whose rows cannot be read.
+        """
+        store = self._shell.connection.store
+        key = macro_key(entry.name) if entry.kind == "macro" else entry.name.lower()
+        own = store.objects.get(key)
+        if own is None or not is_local(own):
+            return False
+        if store.beneath(key) is not None:
+            raise CommandError(f"A TEMP object hides {entry.name}: drop the TEMP one first")
+        return True
+
     def _rows(self, query: str) -> list[tuple[str, ...]]:
         return self._shell.work(lambda: self._shell.connection.execute(query).fetchall())
 
@@ -179,7 +196,9 @@ def _place(schema: str, name: str) -> str:
 
 
 def _ended(sql: str) -> str:
-    return sql.strip().rstrip(";") + ";"
+    """A statement with its semicolon, which a comment at its end does not swallow."""
+    bare = sql.strip().rstrip(";")
+    return f"{bare}\n;" if "--" in bare.rpartition("\n")[2] else f"{bare};"
 
 
 def _expression(pattern: str) -> re.Pattern[str]:

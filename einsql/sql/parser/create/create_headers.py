@@ -10,7 +10,7 @@ import re
 from einsql.core.records import dataclass
 from einsql.sql.parser.lexical import QUIET
 
-_BLANK = r"(?: \s | --[^\n]*\n | /\*.*?\*/ )"
+_BLANK = r"(?: \s | --[^\r\n]*[\r\n] | /\*.*?\*/ )"
 _HEAD = re.compile(
     rf"""
     {_BLANK}* CREATE {_BLANK}+ (?: OR {_BLANK}+ REPLACE {_BLANK}+ )?
