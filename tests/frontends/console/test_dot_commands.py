@@ -231,3 +231,40 @@ def test_results_go_into_programs(run: Run) -> None:
     ]
     contents = {p.name: p.read_text() for p in Path().glob("*.txt")}
     assert contents == {"once.txt": "A\n1\n", "all of.txt": "b\n2\nc\n3\n", "first.txt": "range\n"}
+
+
+def test_a_dump_keeps_storage_defaults_comments_and_zeros(run: Run) -> None:
+    Path("content.sql").write_text(
+        "CREATE TENSOR s (i DIM(2000000), j DIM(2000000), val DOUBLE) STORAGE SPARSE;\n"
+        "INSERT INTO s VALUES (5, 1999999, 2.5);\n"
+        "CREATE TENSOR far (i DIM(2), val DOUBLE) DEFAULT 'inf'::DOUBLE;\n"
+        "CREATE VIEW v1 AS SELECT i FROM range(3) r(i) -- a note\n;\n"
+        "CREATE MACRO m1(x) AS x + 1 -- another\n;\n"
+        "CREATE TABLE zeros AS SELECT -0.0e0 AS d;\n"
+        "CREATE TEMP TENSOR own AS SELECT i, i AS val FROM range(2) r(i);\n"
+    )
+    assert run("-f", "content.sql", "-c", ".once first.sql", "-c", ".dump") == (0, "", "")
+    queries = (
+        "SELECT i, j, val FROM s",
+        "SELECT MIN(val) AS least FROM far",
+        "SELECT COUNT(*) AS n, m1(2) AS three FROM v1",
+        "SELECT 1 / d AS q FROM zeros",
+    )
+    status, out, err = run("-jsonlines", "-f", "first.sql", *script(*queries))
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        '{"i":5,"j":1999999,"val":2.5}',
+        '{"least":1e999}',
+        '{"n":3,"three":3}',
+        '{"q":-1e999}',
+    ]
+    assert "own" not in Path("first.sql").read_text()
+
+
+def test_a_dump_does_not_take_a_temp_object_for_the_one_it_hides(run: Run) -> None:
+    Path("content.sql").write_text(
+        "CREATE TENSOR x AS SELECT i, i AS val FROM range(2) r(i);\n"
+        "CREATE TEMP TENSOR x AS SELECT i, i * 5 AS val FROM range(2) r(i);\n"
+    )
+    _, _, err = run("-f", "content.sql", "-c", ".dump")
+    assert "A TEMP object hides x" in err
