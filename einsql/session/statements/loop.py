@@ -486,4 +486,4 @@ def _common(name: str, before: str, now: str) -> str:
             hint="CAST it to one type.",
         )
     integers = known[before].is_integer and known[now].is_integer
-    return (DType.BIGINT if integers else DType.DOUBLE).value
+    return DType.BIGINT.value if integers else DType.DOUBLE.value
