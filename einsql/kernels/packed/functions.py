@@ -173,8 +173,16 @@ def _abs(a: Range) -> Range:
     return Range(low, max(abs(a.lo), abs(a.hi)), a.nan)
 
 
-def _extreme(pick: Callable[[float, float], float]) -> Through:
-    return lambda a, b: Range(pick(a.lo, b.lo), pick(a.hi, b.hi), a.nan or b.nan)
+def _greatest(a: Range, b: Range) -> Range:
+    return Range(max(a.lo, b.lo), max(a.hi, b.hi), a.nan or b.nan)
+
+
+def _least(a: Range, b: Range) -> Range:
+    """The range of LEAST, which is the other value where one is NaN."""
+    hi = min(a.hi, b.hi)
+    hi = max(hi, a.hi) if b.nan else hi
+    hi = max(hi, b.hi) if a.nan else hi
+    return Range(min(a.lo, b.lo), hi, a.nan or b.nan)
 
 
 def _either(_: Range, a: Range, b: Range) -> Range:
@@ -231,8 +239,8 @@ LANES: dict[str, Lane] = {
     "tanh": Lane(lambda r, a: r.library("tanh", a), _within_one, slow=True),
     "erf": Lane(lambda r, a: r.library("erf", a), _within_one, slow=True),
     "sigmoid": Lane(lambda r, a: r.library("sigmoid", a), _within_zero_and_one, slow=True),
-    "greatest": Lane(lambda r, a, b: r.choose(r.less(a, b), b, a), _extreme(max), orders=True),
-    "least": Lane(lambda r, a, b: r.choose(r.less(b, a), b, a), _extreme(min), orders=True),
+    "greatest": Lane(lambda r, a, b: r.choose(r.less(a, b), b, a), _greatest, orders=True),
+    "least": Lane(lambda r, a, b: r.choose(r.less(b, a), b, a), _least, orders=True),
     "if": Lane(lambda r, c, a, b: r.choose(c, a, b), _either),
     "eq": Lane(lambda r, a, b: r.same(a, b), _test, orders=True),
     "ne": Lane(lambda r, a, b: r.inverse(r.same(a, b)), _test, orders=True),
