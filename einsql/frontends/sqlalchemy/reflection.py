@@ -30,6 +30,13 @@ MAIN = "main"
 _HERE = "(database_name = current_database() OR database_name = 'temp' AND ?)"
 """The condition on the database; without a schema it includes temporary tables."""
 
+_OWNER = """database_name = (
+    SELECT CASE WHEN ? AND COUNT(*) > 0 THEN 'temp' ELSE current_database() END FROM (
+        SELECT database_name AS d, table_name AS n FROM duckdb_tables()
+        UNION ALL SELECT database_name, view_name FROM duckdb_views())
+    WHERE d = 'temp' AND lower(n) = lower(?))"""
+"""The condition on the database of one table: a temporary one hides others of its name."""
+
 
 def _session(connection: Any) -> Connection:
     con = connection.connection.dbapi_connection
@@ -71,6 +78,10 @@ class Reflection(Dialect):
     def _place(self, schema: str | None) -> list[object]:
         """The parameters of `schema_name = ? AND` and of `_HERE`."""
         return [schema or MAIN, schema is None]
+
+    def _place_of(self, schema: str | None, table: str) -> list[object]:
+        """The parameters of `schema_name = ? AND` and of `_OWNER`."""
+        return [*self._place(schema), table]
 
     # ---- names
 
@@ -193,9 +204,9 @@ class Reflection(Dialect):
             return ours.text
         definitions = _names(
             connection,
-            f"SELECT sql FROM duckdb_views() WHERE schema_name = ? AND {_HERE} "
+            f"SELECT sql FROM duckdb_views() WHERE schema_name = ? AND {_OWNER} "
             "AND lower(view_name) = lower(?) AND NOT internal",
-            [*self._place(schema), view_name],
+            [*self._place_of(schema, view_name), view_name],
         )
         if not definitions:
             raise exc.NoSuchTableError(view_name)
@@ -224,9 +235,9 @@ class Reflection(Dialect):
             connection,
             "SELECT column_name, data_type, is_nullable, column_default, c.comment, sql "
             "FROM duckdb_columns() c LEFT JOIN duckdb_tables() t USING (database_name, "
-            f"schema_name, table_name) WHERE schema_name = ? AND {_HERE} "
+            f"schema_name, table_name) WHERE schema_name = ? AND {_OWNER} "
             "AND lower(table_name) = lower(?) ORDER BY database_name <> 'temp', column_index",
-            [*self._place(schema), table_name],
+            [*self._place_of(schema, table_name), table_name],
         )
         if not columns:
             raise exc.NoSuchTableError(table_name)
@@ -296,9 +307,9 @@ class Reflection(Dialect):
         constraints = _rows(
             connection,
             "SELECT constraint_column_names, expression, referenced_table, "
-            f"referenced_column_names FROM duckdb_constraints() WHERE schema_name = ? AND {_HERE} "
+            f"referenced_column_names FROM duckdb_constraints() WHERE schema_name = ? AND {_OWNER} "
             "AND lower(table_name) = lower(?) AND constraint_type = ? ORDER BY constraint_index",
-            [*self._place(schema), table, kind],
+            [*self._place_of(schema, table), table, kind],
         )
         if not constraints:
             self._must_be_there(connection, table, schema)
@@ -316,8 +327,8 @@ class Reflection(Dialect):
         indexes = _rows(
             connection,
             "SELECT index_name, is_unique, expressions::VARCHAR[] FROM duckdb_indexes() "
-            f"WHERE schema_name = ? AND {_HERE} AND lower(table_name) = lower(?) ORDER BY 1",
-            [*self._place(schema), table_name],
+            f"WHERE schema_name = ? AND {_OWNER} AND lower(table_name) = lower(?) ORDER BY 1",
+            [*self._place_of(schema, table_name), table_name],
         )
         if not indexes:
             self._must_be_there(connection, table_name, schema)
@@ -330,9 +341,9 @@ class Reflection(Dialect):
         """The comment on a table."""
         comments = _rows(
             connection,
-            f"SELECT comment FROM duckdb_tables() WHERE schema_name = ? AND {_HERE} "
+            f"SELECT comment FROM duckdb_tables() WHERE schema_name = ? AND {_OWNER} "
             "AND lower(table_name) = lower(?)",
-            [*self._place(schema), table_name],
+            [*self._place_of(schema, table_name), table_name],
         )
         if not comments:
             self._must_be_there(connection, table_name, schema)

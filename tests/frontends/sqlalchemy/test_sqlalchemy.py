@@ -138,6 +138,30 @@ class Layer(Base):
     model: orm.Mapped[Model] = orm.relationship(back_populates="layers")
 
 
+def test_a_temporary_table_hides_another_in_reflection(engine: sa.Engine) -> None:
+    with engine.connect() as connection:
+        for sql in (
+            "CREATE TABLE tt (x INTEGER PRIMARY KEY)",
+            "CREATE TEMP TABLE tt (y INTEGER, z INTEGER)",
+            "CREATE TABLE one (x INTEGER PRIMARY KEY)",
+        ):
+            connection.execute(sa.text(sql))
+        inspector = sa.inspect(connection)
+        assert [c["name"] for c in inspector.get_columns("tt")] == ["y", "z"]
+        assert inspector.get_pk_constraint("tt")["constrained_columns"] == []
+        assert [c["name"] for c in inspector.get_columns("one")] == ["x"]
+        assert inspector.get_pk_constraint("one")["constrained_columns"] == ["x"]
+
+
+def test_names_with_quotes_have_sequences(engine: sa.Engine) -> None:
+    table = sa.Table("it's", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True),
+                     sa.Column("v", sa.Integer))  # fmt: skip
+    table.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(table.insert(), [{"v": 5}, {"v": 6}])
+        assert connection.execute(sa.select(table).order_by("id")).fetchall() == [(1, 5), (2, 6)]
+
+
 def test_objects_are_mapped(engine: sa.Engine) -> None:
     Base.metadata.create_all(engine)
     with orm.Session(engine) as session:
