@@ -165,5 +165,10 @@ EXPERIMENT = Experiment(
     ),
     inputs=inputs,
     reference=reference,
+    reasons={
+        "speech, one process": "Products of matrices take most of the step on both sides, by "
+        "libraries of about the same speed. Another run of this commit on the same day had "
+        "einsql at 103 ms and PyTorch at 114 ms, so the difference is that of the machine's hours.",
+    },
     tolerance=1e-3,
 )
