@@ -56,6 +56,9 @@ def test_what_duckdb_runs_itself(mine: duckdb.DuckDBPyConnection) -> None:
         assert refusal.value.hint
 
 
+REFUSED = r"enable.external.access|disabled by configuration"
+
+
 @pytest.mark.parametrize("through", ["edb", "session"])
 def test_statements_reach_no_files_where_duckdb_may_not(
     mine: duckdb.DuckDBPyConnection, tmp_path: Path, through: str
@@ -74,7 +77,7 @@ def test_statements_reach_no_files_where_duckdb_may_not(
             f"CREATE TENSOR w AS SELECT 0 AS i, 1::INT AS val; ATTACH '{written}' AS other",
             "SET enable_external_access = true; SELECT * FROM q",
         ):
-            with pytest.raises(einsql.Error, match="enable_external_access"):
+            with pytest.raises((einsql.Error, duckdb.Error), match=REFUSED):  # of either
                 execute(text)
         assert not written.exists()
         assert execute("SELECT SUM(q.val * s.amount) FROM q JOIN sales s ON q.i = s.day").fetchone()
