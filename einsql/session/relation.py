@@ -67,15 +67,20 @@ class Relation(Fetched):
         source: The query. Names that it does not capture are variables of the frame.
         frame: The frame of the caller.
         alias: The name of the relation in queries over it; by default a generated one.
+        sides: The FROM clause of a join, in which expressions may name its sides.
     """
 
     def __init__(
-        self, connection: Maker, source: Source, frame: FrameType | None, alias: str = ""
+        self,
+        connection: Maker,
+        source: Source,
+        frame: FrameType | None,
+        alias: str = "",
+        sides: str = "",
     ) -> None:
         self._connection = connection
         self._named = alias
-        self._sides = ""
-        """The FROM clause of a join, in which expressions may name its sides."""
+        self._sides = sides
         self._cursor: Cursor | None = None
         """The cursor of rows that are fetched in part."""
         self._held: Cursor | None = None
@@ -409,9 +414,8 @@ class Relation(Fetched):
             )
         sides = as_item(left.text, first), as_item(right.text, second)
         clause = f"{sides[0]} {join} {sides[1]} {condition}"
-        relation = self._made(both(f"SELECT * FROM {clause}", left, right))
-        relation._sides = clause
-        return relation
+        source = both(f"SELECT * FROM {clause}", left, right)
+        return Relation(self._connection, source, None, sides=clause)
 
     def _other(self, other: Relation) -> Source:
         """The source of another relation, with new names for variables that both capture.

@@ -118,7 +118,7 @@ class Attached:
         """DuckDB's `con.execute` for a text that can contain `FROM einsql('…')`.
 
         The session runs statements about its tensors: CREATE TENSOR, and queries and changes that
-        name a tensor in the place of a table.
+        name a tensor in the place of a table. In a script this is decided for each statement.
 
         Args:
             query: One or more statements.

@@ -63,9 +63,9 @@ FUNCTIONS["getitem"] = getitem
 
 def _is_separated(x: TracedArray, key: Any, slots: Sequence[int]) -> bool:
     """Whether a `...` for no axis is between arrays of an index, which NumPy then sets apart."""
-    given = _given(key)
-    at = next((n for n, e in enumerate(given) if e is Ellipsis), None)
-    used = sum(e is not None and e is not Ellipsis for e in given)
+    entries = _given(key)
+    at = next((n for n, e in enumerate(entries) if e is Ellipsis), None)
+    used = sum(e is not None and e is not Ellipsis for e in entries)
     return at is not None and used == x.ndim and slots[0] < at <= slots[-1]
 
 
