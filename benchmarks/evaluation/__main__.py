@@ -14,7 +14,8 @@ import sys
 from benchmarks.evaluation import page
 from benchmarks.evaluation.processes import Failed
 from benchmarks.evaluation.run import BUILD, RESULTS, Run, names
-from benchmarks.evaluation.running import ROUNDS, Settings, log
+from benchmarks.evaluation.running import PASSES, ROUNDS, Settings
+from benchmarks.evaluation.trial import log
 
 
 def main() -> int:
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(names())}")
     parser.add_argument("--full", action="store_true", help="also what takes longer than an hour")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each contestant")
+    parser.add_argument("--passes", type=int, default=PASSES, help="parts of the rounds, in turn")
     parser.add_argument("--new", action="store_true", help="do not continue an interrupted run")
     parser.add_argument("--render", action="store_true", help="write the page of the newest run")
     options = parser.parse_args()
@@ -34,15 +36,20 @@ def main() -> int:
     if options.new or options.names:
         path.unlink(missing_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contestants end, too
-    run = Run.opened(path, options.full, options.rounds)
-    settings = Settings(options.full, options.rounds, BUILD / "inputs")
-    failures = []
-    for name in options.names or names():
-        try:
-            run.add(name, settings)
-        except Failed as error:
-            failures.append(f"{name}: {error}")
-            log(failures[-1])
+    passes = min(options.passes, options.rounds)
+    settings = Settings(options.full, options.rounds, BUILD / "inputs", passes)
+    run = Run.opened(path, settings)
+    failures: dict[str, str] = {}
+    for number in range(passes):
+        log(f"Pass {number + 1} of {passes}")
+        for name in options.names or names():
+            if name in failures:
+                continue
+            try:
+                run.add(name, settings, number)
+            except Failed as error:
+                failures[name] = str(error)
+                log(f"{name}: {error}")
     if options.names:
         print(page.text(run.content, named=options.names))
     elif not failures:

@@ -20,8 +20,8 @@ from benchmarks.evaluation.comparisons import (
 from benchmarks.evaluation.contents import PARTS
 from benchmarks.evaluation.experiment import EINSQL, Experiment
 from benchmarks.evaluation.run import complete
-from benchmarks.evaluation.running import COUNTERS, LOOPBACK
 from benchmarks.evaluation.statistics import Verdict
+from benchmarks.evaluation.trial import COUNTERS, LOOPBACK
 from benchmarks.evaluation.worker import experiment
 from benchmarks.measure import Estimate
 from benchmarks.report import BAR, duration, ratio_text, write_between
@@ -90,9 +90,12 @@ def _head(content: Json) -> str:
             "probability that an interval contains the median that it estimates: "
             + ", ".join(intervals)
         )
+    passes = content.get("passes", 1)
+    apart = f" in {passes} passes over all experiments" if passes > 1 else ""
     return (
         f"Measured on {content['date'][:10]} at commit `{content['commit']}`{took}: "
-        f"{content['rounds']} rounds of each case.\n\n" + "\n".join(f"- {line}" for line in lines)
+        f"{content['rounds']} rounds of each case{apart}.\n\n"
+        + "\n".join(f"- {line}" for line in lines)
     )
 
 

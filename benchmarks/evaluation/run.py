@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks import report
 from benchmarks.evaluation import peers
 from benchmarks.evaluation.processes import MEMORY, Process
-from benchmarks.evaluation.running import Json, Settings, log, measured
+from benchmarks.evaluation.running import Settings, continued, measured
+from benchmarks.evaluation.trial import Json, log
 from benchmarks.evaluation.worker import experiment
 
 BUILD = peers.ROOT / "build" / "evaluation"
@@ -25,7 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 """Runs that are complete, a file each, in the order of their names."""
 COMPUTED_LIMIT = 900.0
 """Seconds that the computed tables of an experiment may take; ten times as many in a full run."""
-SCHEMA = 2
+SCHEMA = 3
 
 
 def names() -> list[str]:
@@ -63,11 +64,16 @@ class Run:
     content: Json
 
     @classmethod
-    def opened(cls, path: Path, full: bool, rounds: int) -> Run:
+    def opened(cls, path: Path, settings: Settings) -> Run:
         """The run in a file, or a new one if there is none of these settings."""
+        asked = {
+            "full": settings.full,
+            "rounds": settings.rounds,
+            "passes": settings.passes,
+            "commit": commit(),
+        }
         if path.exists():
             content = json.loads(path.read_text(encoding="utf-8"))
-            asked = {"full": full, "rounds": rounds, "commit": commit()}
             other = [f"{k} {content.get(k)}" for k, v in asked.items() if content.get(k) != v]
             if not other:
                 return cls(path, content)
@@ -76,34 +82,46 @@ class Run:
         content = {
             "schema": SCHEMA,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "commit": commit(),
-            "full": full,
-            "rounds": rounds,
+            **asked,
             "machine": machine(),
             "memory": MEMORY,
             "experiments": {},
         }
         return cls(path, content)
 
-    def add(self, name: str, settings: Settings) -> None:
-        """Runs an experiment, unless the file has it."""
-        done = self.content["experiments"].setdefault(name, {"cases": {}})
-        if done.get("complete"):
+    def add(self, name: str, settings: Settings, number: int = 0) -> None:
+        """Runs a pass of an experiment, unless the file has it.
+
+        Args:
+            name: The experiment's module.
+            settings: How it runs.
+            number: The pass, counted from 0. The first pass computes the tables.
+        """
+        done = self.content["experiments"].setdefault(name, {"cases": {}, "passes": 0})
+        if done["passes"] > number:
             return
         of = experiment(name)
-        log(f"{name}: {of.title}")
-        done.setdefault("busy_before", busy())
+        cases = [case for case in of.cases(settings.full) if case.timed or not number]
         lap = Lap(done)
-        for case in of.cases(settings.full):
-            if case.name in done["cases"]:
+        if cases or not number:
+            log(f"{name}: {of.title}")
+            done["busy_before"] = max(busy(), done.get("busy_before", 0.0))
+        for case in cases:
+            earlier: Json | None = done["cases"].get(case.name)
+            if earlier and earlier["passes"] > number:
                 continue
             log(f" {case.name}")
-            done["cases"][case.name] = measured(name, of, case, settings)
+            done["cases"][case.name] = (
+                continued(name, of, case, settings, earlier)
+                if earlier
+                else measured(name, of, case, settings)
+            )
             lap.add()
             self.write()
-        done["tables"] = computed(name, settings.full)
+        if not number:
+            done["tables"] = computed(name, settings.full)
         lap.add()
-        done["complete"] = True
+        done["passes"] = number + 1
         log(f"{name}: {done['seconds']:.0f} s")
         self.write()
 

@@ -28,16 +28,20 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "pins").mkdir()
     (tmp_path / "pins" / "absent-peer.txt").write_text("nothing==1")
     monkeypatch.setattr(peers, "PINS", tmp_path / "pins")
-    made = run.Run.opened(tmp_path / "run.json", False, 2)
-    of, settings = experiment(SMALL), Settings(False, 2, tmp_path)
-    made.content["experiments"][SMALL] = {
+    settings = Settings(False, 3, tmp_path, passes=2)
+    begun = run.Run.opened(tmp_path / "run.json", settings)
+    of = experiment(SMALL)
+    begun.content["experiments"][SMALL] = {
         "cases": {c.name: measured(SMALL, of, c, settings) for c in of.cases(False)},
         "tables": run.computed(SMALL, False),
-        "complete": True,
+        "passes": 1,
     }
-    made.write()
-    again = run.Run.opened(tmp_path / "run.json", False, 2)  # an interrupted run continues
-    again.add(SMALL, settings)
+    begun.write()
+    again = run.Run.opened(tmp_path / "run.json", settings)  # an interrupted run continues
+    again.add(SMALL, settings, 0)
+    assert again.content == begun.content
+    for _ in range(2):  # a pass that the file has is not run again
+        again.add(SMALL, settings, 1)
     assert again.content == json.loads((tmp_path / "run.json").read_text())
     return again.content
 
@@ -45,11 +49,12 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 def test_an_experiment_runs_from_processes_to_tables(small: dict[str, Any], tmp_path: Path) -> None:
     (case,) = small["experiments"][SMALL]["cases"].values()
     entries = case["contestants"]
-    assert [len(entries[n]["seconds"]) for n in ("einsql", "NumPy")] == [2, 2]
+    assert [len(entries[n]["seconds"]) for n in ("einsql", "NumPy")] == [3, 3]
     assert max(entries[n]["difference"] for n in ("einsql", "NumPy")) < 1e-5
     assert entries["wrong"]["absent"].startswith("a wrong answer")
     assert entries["absent"]["absent"].startswith("it is not installed")
     text = page.text(small)
+    assert "3 rounds of each case in 2 passes over all experiments." in text
     assert "- absent is empty for 64²: it is not installed" in text
     assert "| 2 | 5 | 7 | eindecomp |\n| 4 | 9 | 8 | equal |" in text
     assert f"Where eindecomp is not the least: {page.NO_REASON}" in text
@@ -73,10 +78,11 @@ def test_a_run_of_another_commit_is_discarded_and_logged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.json"
-    run.Run.opened(path, False, 2).write()
+    settings = Settings(False, 2, tmp_path)
+    run.Run.opened(path, settings).write()
     capsys.readouterr()
     monkeypatch.setattr(run, "commit", lambda: "other")
-    assert run.Run.opened(path, False, 2).content["commit"] == "other"
+    assert run.Run.opened(path, settings).content["commit"] == "other"
     assert "is discarded: a run of commit" in capsys.readouterr().err
 
 

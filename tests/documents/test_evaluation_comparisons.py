@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.evaluation import claims, comparisons, page, statistics
-from benchmarks.evaluation.running import COUNTERS, LOOPBACK, ROUNDS
+from benchmarks.evaluation.running import ROUNDS
+from benchmarks.evaluation.trial import COUNTERS, LOOPBACK
 from benchmarks.measure import estimate
 
 

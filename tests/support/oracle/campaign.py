@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -126,7 +127,7 @@ def campaign(
     repros: int = 20,
     cluster: Cluster | None = None,
 ) -> Report:
-    """Runs random queries.
+    """Runs random queries, and prints a first report of each new kind of finding to stderr.
 
     Args:
         queries: How many.
@@ -155,6 +156,8 @@ def campaign(
                     report.findings[key].times += 1
                 else:
                     small = len(report.findings) < repros
+                    kind = f"{report.queries} queries; {outcome.verdict}: {outcome.detail}"
+                    print(kind, query.sql, sep="\n", file=sys.stderr, flush=True)
                     report.findings[key] = _finding(
                         data.made, asked.made, outcome, case * 100 + n, with_einsql, settings,
                         small, cluster,
