@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 import threading
 import time
@@ -79,7 +80,7 @@ paramstyle = "qmark"
 
 @guarded
 def connect(
-    database: str = ":memory:",
+    database: str | os.PathLike[str] = ":memory:",
     *,
     read_only: bool = False,
     config: Mapping[str, object] | None = None,
@@ -111,6 +112,8 @@ def connect(
     from einsql.core.settings import RANKS, default_settings, reset_settings
     from einsql.session.setting_statements import checked_settings
 
+    if isinstance(database, os.PathLike):
+        database = os.fspath(database)
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
     if not isinstance(config, Mapping | None):

@@ -258,13 +258,14 @@ def check_scripts(ctx: Context, folder: str) -> None:
                 script = file.read()
         except OSError:
             continue  # DuckDB reports the missing file
-        if guard.CATALOG in script.lower():
-            raise NotSupportedError(
-                f"{path} names {guard.CATALOG}, einsql's own schema",
-                hint="Remove these lines: einsql reads its own part of an export elsewhere.",
-            )
         for span in scan(script):
             tokens = tokenize(script[span.start : span.end])
+            names = {t.text.lower() for t in tokens if t.token_type is not TokenType.STRING}
+            if guard.CATALOG in names:
+                raise NotSupportedError(
+                    f"{path} names {guard.CATALOG}, einsql's own schema",
+                    hint="Remove these lines: einsql reads its own part of an export elsewhere.",
+                )
             if word_of(tokens[0]) in _TRANSACTION:
                 raise NotSupportedError(
                     f"{path} holds {tokens[0].text}, and is imported as one transaction",

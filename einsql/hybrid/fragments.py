@@ -55,10 +55,21 @@ class PlannedFragment:
 
     def shown(self, inputs: Mapping[str, Fields], tick: Tick) -> object:
         """Runs the plan and returns an Arrow stream or table for DuckDB."""
+        return self.counted(inputs, tick)[0]
+
+    def counted(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[object, int]:
+        """Runs the plan.
+
+        Returns:
+            An Arrow stream or table for DuckDB, and the number of its elements. A dense result
+            counts all its keys.
+        """
         query_result = self.plan.result(inputs, tick)
-        if isinstance(query_result, Result):
-            return stream(query_result, self.names)
-        return query_result.arrow().rename_columns(list(self.names))
+        if not isinstance(query_result, Result):
+            return query_result.arrow().rename_columns(list(self.names)), 0
+        is_sparse = query_result.fields.is_sparse
+        count = len(query_result) if is_sparse else query_result.schema.size
+        return stream(query_result, self.names), count
 
 
 @dataclass
@@ -72,6 +83,7 @@ class FragmentRunner:
             every query that a loss may read becomes a fragment if it binds.
         plans: The planned fragments and tensors, by their name in DuckDB.
         once: The plans of subqueries that several fragments read, by name, in execution order.
+        element_rows: The elements of all relations for DuckDB, if no filter leaves any out.
     """
 
     ctx: Context
@@ -79,6 +91,7 @@ class FragmentRunner:
     has_gradient: bool = False
     plans: dict[str, PlannedFragment] = field(default_factory=dict)
     once: dict[str, PlannedFragment] = field(default_factory=dict)
+    element_rows: int = 0
     _shared: SharedQueries = field(default_factory=SharedQueries)
 
     def binder(self, tree: exp.Expr, foreign: frozenset[str]) -> QueryBinder:
@@ -171,12 +184,13 @@ class FragmentRunner:
                 self._shared.fields[low] = _filled(query_result)
                 self.once[low] = planned
             relations: dict[str, object] = {}
-            for f in fragments:
-                self.plans[f.name], inputs = self.plan(f)
-                relations[f.name] = self.plans[f.name].shown(inputs, ctx.tick)
-            for name in tensors:
-                self.plans[name], inputs = self._elements(name)
-                relations[name] = self.plans[name].shown(inputs, ctx.tick)
+            self.element_rows = 0
+            planned_by_name = ((f.name, partial(self.plan, f)) for f in fragments)
+            of_tensors = ((name, partial(self._elements, name)) for name in tensors)
+            for name, plan_it in (*planned_by_name, *of_tensors):
+                self.plans[name], inputs = plan_it()
+                relations[name], count = self.plans[name].counted(inputs, ctx.tick)
+                self.element_rows += count
             return relations
         finally:
             self._release()
@@ -189,12 +203,6 @@ class FragmentRunner:
         names = tuple(c.name for c in relation.columns)
         bound = Bound(relation, binder)
         return PlannedFragment(plan_query(self.ctx, bound), names), bound.inputs
-
-    @property
-    def element_rows(self) -> int:
-        """The rows of all relations for DuckDB, if no filter leaves any out."""
-        plans = (planned.plan for planned in self.plans.values())
-        return sum(plan.schema.size for plan in plans if isinstance(plan, Plan))
 
     def whole(self, fragment: Fragment) -> Rows | None:
         """Runs a statement that is one fragment. Returns None if the result has no keys."""

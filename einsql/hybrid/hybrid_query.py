@@ -125,4 +125,6 @@ def prepare_hybrid(ctx: Context, text: str, refusal: Error) -> HybridQuery:
     """
     if ctx.settings.fallback == "off" or not hybrid_plan.is_outside(refusal):
         raise refusal
-    return HybridQuery(text, refusal)
+    refusal.__context__ = refusal.__cause__ = None
+    # Without its traceback: frames of callers would keep their local variables.
+    return HybridQuery(text, refusal.with_traceback(None))

@@ -207,6 +207,12 @@ class Cursor(Fetched):
         self._on_fetch = forget
         return Rows(self._result, self._description)
 
+    def kept(self) -> Cursor:
+        """A cursor on the present result, which a later statement of this one does not replace."""
+        if self._result is None or self._description is None:
+            return self
+        return Cursor.over(self._connection, Rows(self._result, self._description))
+
     @classmethod
     def over(cls, connection: Session, rows: Rows) -> Cursor:
         """A cursor on a result of `shared`."""

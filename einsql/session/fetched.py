@@ -179,7 +179,8 @@ class Fetched(ABC):
     def torch(self) -> dict[str, Any]:
         """Returns the columns as PyTorch tensors of rank 1 by name, as in DuckDB.
 
-        `torch.from_dlpack(cur.numpy())` has an axis for each key instead.
+        `torch.from_numpy(np.require(cur.numpy(), requirements="W"))` has an axis for each key
+        instead. It copies a read-only array, into which a PyTorch tensor would write.
 
         Raises:
             InterfaceError: PyTorch is not installed, a column has NULLs, or no tensor has its type.

@@ -91,7 +91,8 @@ class Relation(Fetched):
                 self._held = self._run_text(source.text)
                 captured = {**captured, (name := fresh_name()): self._held}
                 source = Source(f"SELECT * FROM {name}", captured)
-        self._source = Source(source.text, dict(captured), source.parameters)
+        held = {n: v.kept() if isinstance(v, Cursor) else v for n, v in captured.items()}
+        self._source = Source(source.text, held, source.parameters)
 
     # ---- running
 
@@ -103,8 +104,7 @@ class Relation(Fetched):
     def _run(self) -> Cursor:
         """Runs the query. A statement that has run keeps its rows."""
         if self._held is not None:
-            rows = self._held.shared(lambda: None)
-            return self._held if rows is None else Cursor.over(self._connection, rows)
+            return self._held.kept()
         source = self._source
         with self._connection.capturing(None, source.captured, source.parameters):
             cursor = self._run_text(source.text)

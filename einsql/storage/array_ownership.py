@@ -98,6 +98,20 @@ def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
     return private
 
 
+def separate(arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
+    """Arrays for users, of which none shares memory that may be written with an earlier one.
+
+    Equal results are one array of a plan, or views of one.
+    """
+    owners = set[int]()
+    apart: list[np.ndarray] = []
+    for array in arrays:
+        known = id(owner(array)) in owners
+        apart.append(array.copy() if known and array.flags.writeable else array)
+        owners.add(id(owner(array)))
+    return apart
+
+
 def distinct(array: np.ndarray) -> np.ndarray:
     """The stored elements of an array: axes of stride 0 get length 1.
 

@@ -187,8 +187,10 @@ def as_numpy(value: Any) -> np.ndarray:
         if hasattr(value, "detach"):  # a torch tensor, which may require gradients
             value = value.detach().cpu()
             if str(getattr(value, "dtype", "")) == "torch.bfloat16":
-                bits = value.view(sys.modules["torch"].int16)  # NumPy lacks DLPack's type
-                return np.from_dlpack(bits).view(DType.BFLOAT16.numpy)
+                bits = value.view(sys.modules["torch"].int16)  # NumPy lacks the type
+                return np.asarray(bits.numpy()).view(DType.BFLOAT16.numpy)
+            # A tensor that DLPack exports may be resized, which frees memory that is still read.
+            return np.asarray(value.numpy())
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         if isinstance(value, list | tuple | int | float | np.generic):

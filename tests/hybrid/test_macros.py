@@ -129,3 +129,10 @@ def test_built_in_macros_over_tables_of_one_key(con: einsql.Connection, call: st
     np.testing.assert_allclose(got, wanted, rtol=1e-12)
     assert len(rows(con, f"SELECT *, 'a' FROM {call.format('rows1', 'two')}")) == len(wanted)
     assert con.notices == []
+
+
+def test_the_key_of_a_macro_in_quotes_names_nothing(con: einsql.Connection) -> None:
+    con.execute("CREATE MACRO f(x) AS x + 1")
+    for sql in ('FROM "f()"', 'CREATE VIEW v AS FROM "F()"', 'DESCRIBE "f()"', 'TABLE "f()"'):
+        with pytest.raises(einsql.ProgrammingError, match=r"(?i)f\(\)"):
+            con.execute(sql)

@@ -15,6 +15,7 @@ from scipy import sparse
 
 import einsql
 from einsql.kernels import registry
+from einsql.kernels.sparse import elements
 from tests.support.samples import spread
 
 EXTENTS = {"i": 4, "j": 5, "k": 3, "l": 6}
@@ -82,6 +83,14 @@ STATEMENTS = (
     "SELECT j - 1 AS g, j, val FROM v",
     "SELECT val + j AS x FROM v WHERE j = 1",
     "SELECT val, n FROM z WHERE j = 2",
+    # maps with keys of dense operands, and of tensors with a DEFAULT
+    "SELECT m.i, m.j, b.f, m.val * b.val AS x FROM m JOIN b USING (j)",
+    "SELECT b.f, r.k, q.l, r.i, r.val - q.val AS x, CASE WHEN b.val > 2 THEN q.n END AS y, r.j "
+    "FROM r JOIN b USING (j) JOIN q ON q.i = r.i AND q.k < r.k AND q.j = 1",
+    "SELECT v.j, b.f, b.j AS h, c.k, c.f AS g, v.val * b.val - c.val AS x FROM v, b, c "
+    "WHERE b.j <> v.j AND v.val < 3",
+    "SELECT z.j, v.j AS h, v.val * z.val AS x FROM v, z WHERE z.j > 1",
+    "SELECT a.i, b.f, c.k FROM m a JOIN b ON b.j = a.j, c WHERE c.f = 1 AND c.val > a.val",
 )
 LOOPS = (18, 19, 20, 24, 26, 32)
 """The statements that loops compute, of which some are compiled."""
@@ -136,6 +145,7 @@ def answer(con: Any, sql: str) -> list[str]:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has small tensors read as they are stored."""
     monkeypatch.setattr(registry, "SMALL", 0)
+    monkeypatch.setattr(elements, "POINTS_PER_ELEMENT", 0)
 
 
 @pytest.fixture(scope="module")
@@ -316,6 +326,26 @@ def test_bounds_of_keys_do_not_limit_joins() -> None:
         "SELECT m.i, SUM(m.val * v.val) AS s FROM m JOIN v ON m.j = v.i GROUP BY m.i"
     )
     assert products.fetchall() == [(2, 17)]
+
+
+@pytest.mark.parametrize("jit", ["wait", "never"])
+def test_bounds_of_keys_do_not_limit_maps(jit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops over all 80 million combinations would take seconds."""
+    monkeypatch.undo()
+    con = einsql.connect(config={"jit": jit})
+    con.execute("CREATE TENSOR t (i DIM(2000), j DIM(5), val FLOAT) STORAGE SPARSE")
+    con.execute("INSERT INTO t VALUES (7, 1, 2), (1999, 1, 3), (3, 4, 5)")
+    con.execute(
+        "CREATE TENSOR b AS SELECT j, f, j * 2 + f AS val FROM range(5) x(j), range(4) y(f)"
+    )
+    sql = (
+        "SELECT s.i, t.i AS h, b.f, s.val * b.val - t.val AS x FROM t AS s JOIN b USING (j) "
+        "JOIN t USING (j) WHERE b.f > 1 AND s.val < 3"
+    )
+    assert any("  sparse  " in line for (line,) in con.execute(f"EXPLAIN {sql}").fetchall())
+    assert con.execute(sql).fetchall() == [
+        (7, 7, 2, 6.0), (7, 7, 3, 8.0), (7, 1999, 2, 5.0), (7, 1999, 3, 7.0),
+    ]  # fmt: skip
 
 
 def test_a_large_tensor_that_becomes_an_array_has_a_notice() -> None:

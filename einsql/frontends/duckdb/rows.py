@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
 from einsql.engine.cancellation import Interrupts
 from einsql.frontends.duckdb import kernels
-from einsql.planner.plan import Plan
+from einsql.planner.plan import Plan, owners
 from einsql.sql.scope.relation import deduplicated
+from einsql.storage.array_ownership import owned
 from einsql.storage.arrow_arrays import arrow_type
 from einsql.storage.duckdb import streams
-from einsql.storage.fields import Fields
+from einsql.storage.fields import Fields, LocalFields
 from einsql.storage.out_of_memory import enough_memory
 from einsql.storage.results.result import Result
 from einsql.storage.results.tile_result import TileResult
@@ -75,6 +77,17 @@ class Rows:
         reader = pa.RecordBatchReader.from_batches(schema, typed)
         return reader.__arrow_c_stream__(requested_schema)
 
+    def run_now(self) -> None:
+        """Runs the query, whose inputs may change later, and copies what shares their memory."""
+        if not isinstance(self._plan, Plan):  # tiles are views of inputs
+            self._inputs = {n: _copied(f) for n, f in self._inputs.items()}
+            return
+        foreign = owners(self._inputs.values())
+        rows = self._computed()
+        if isinstance(rows, Result) and not rows.fields.is_sparse:
+            own = LocalFields({n: owned(a, foreign) for n, a in rows.fields.items()})
+            self._result = replace(rows, fields=own)
+
     def _computed(self) -> Result | TileResult:
         with self._lock:
             if self._result is None:
@@ -87,6 +100,12 @@ class Rows:
     def _result_now(self) -> Result | TileResult:
         with kernels.running, enough_memory:
             return self._plan.result(self._inputs, self._interrupts.begin())
+
+
+def _copied(fields: Fields) -> Fields:
+    if fields.is_sparse:
+        return fields.constant()
+    return LocalFields({name: np.array(array) for name, array in fields.items()})
 
 
 def stored_type(dtype: DType) -> pa.DataType:

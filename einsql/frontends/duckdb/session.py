@@ -28,8 +28,10 @@ from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parameter_marks import mark
 from einsql.sql.parser.parser import parse
+from einsql.storage.array_ownership import show
 from einsql.storage.error_boundary import boundary
-from einsql.storage.objects import Definition
+from einsql.storage.fields import Fields
+from einsql.storage.objects import Definition, Tensor
 from einsql.storage.relation import Relation
 
 T = TypeVar("T")
@@ -53,6 +55,10 @@ class AttachedScope(CallerScope):
         """Restores the previous frame and clears the tables, which are read once per statement."""
         super().leave(before)
         self._read = {}
+
+    def has_read(self, fields: Fields) -> bool:
+        """Whether fields are those of a table that the running statement has read."""
+        return any(r is not None and r.fields is fields for r in self._read.values())
 
     def array(self, name: str, readable: bool) -> object | None:
         """A table of the user's database, or an array of the caller's variables."""
@@ -99,7 +105,8 @@ class Session(Connection):
     """
 
     def __init__(self, database: UserDatabase) -> None:
-        super().__init__(scope=AttachedScope(database.table))
+        self._user_scope = AttachedScope(database.table)
+        super().__init__(scope=self._user_scope)
         self._user_database = database
 
     @contextmanager
@@ -128,7 +135,21 @@ class Session(Connection):
     def _rows(self, text: str) -> Rows:
         bound = bind_text(self.context, text)
         plan = plan_query(self.context, bound)
-        return Rows(plan, dict(bound.inputs), self.context.progress.interrupts)
+        rows = Rows(plan, dict(bound.inputs), self.context.progress.interrupts)
+        last = [self._lasts(fields) for fields in bound.inputs.values()]
+        if not all(last):
+            rows.run_now()
+        return rows
+
+    def _lasts(self, fields: Fields) -> bool:
+        """True for fields that no later statement and no owner of an array changes."""
+        if self._user_scope.has_read(fields):
+            return True
+        tensors = (o for o in self.store.objects.values() if isinstance(o, Tensor))
+        if not any(t.relation.fields is fields and not t.borrowed for t in tensors):
+            return False
+        show(fields.values())  # UPDATE copies them from now on
+        return True
 
     def names(self, text: str) -> tuple[str, ...]:
         """The names in FROM of a query, and of the views and macros of the session in it.

@@ -32,6 +32,7 @@ from einsql.frontends.trace.steps import Graph
 from einsql.frontends.trace.views import whole
 from einsql.session.connection import Connection
 from einsql.session.multi_query import fetch_together
+from einsql.storage.array_ownership import separate
 from einsql.storage.host_arrays import array_relation, as_numpy, is_array, is_sparse
 from einsql.storage.relation import Relation as Stored
 from einsql.storage.widened_fields import wider
@@ -62,7 +63,10 @@ class Traced:
         self.statements = program.statements
         self.sql = ";\n\n".join(program.statements)
         self.dims = program.keys
-        self.tensors = {name: array for name, (_, array) in graph.tensors.items()}
+        self.tensors: dict[str, Any] = {name: a for name, (_, a) in graph.tensors.items()}
+        self._weights = [
+            (name, weight, self.tensors[name].ctypes.data) for name, weight in graph.weights.items()
+        ]
         self._shared = connection
         self._own = forks.PerProcess(partial(_session, self.tensors, self.dims))
         self._recorded = recorded
@@ -93,17 +97,40 @@ class Traced:
             DataError: An index is out of bounds, an integer overflows.
         """
         relations = self._recorded.given(arrays, self.dims)
-        if self._shared is not None:  # another program may have given a name to an array of its own
-            self.register(self.connection)
-        for name, relation in relations.items():
-            self.connection.register(name, relation)
-        self._check(relations)
-        if len(self.statements) == 1:
-            results = [self.connection.execute(self.sql).fetch_numpy()]
-        else:
-            results = fetch_together(self.connection, self.statements)
+        with self.connection.context.lock:  # another thread may call it with other arrays
+            self._refresh_weights()
+            if self._shared is not None:  # another program may have an array of the same name
+                self.register(self.connection)
+            for name, relation in relations.items():
+                self.connection.register(name, relation)
+            self._check(relations)
+            if len(self.statements) == 1:
+                results = [self.connection.execute(self.sql).fetch_numpy()]
+            else:
+                results = fetch_together(self.connection, self.statements)
         shaped = [np.reshape(f, s) for f, s in zip(results, self._shapes, strict=True)]
-        return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
+        return self._pack(separate(f if f.flags.writeable else f.copy() for f in shaped))
+
+    def _refresh_weights(self) -> None:
+        """Registers the tensors that a module has in place of those it had when it was traced.
+
+        Raises:
+            InterfaceError: A tensor has another shape or dtype.
+        """
+        for n, (name, weight, place) in enumerate(self._weights):
+            tensor = weight()
+            if tensor.data_ptr() == place:
+                continue
+            array, before = as_numpy(tensor), self.tensors[name]
+            if (array.shape, array.dtype) != (before.shape, before.dtype):
+                raise InterfaceError(
+                    f"{name} is {array.dtype} of {array.shape}, and was {before.dtype} of "
+                    f"{before.shape} when the module was traced",
+                    hint="Trace the module again.",
+                )
+            self.tensors[name] = array
+            self._weights[n] = name, weight, array.ctypes.data
+            _register(self.connection, {name: array}, self.dims)
 
     def _check(self, relations: Mapping[str, Stored]) -> None:
         """Checks the bounds of index arrays."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from einsql.frontends.trace.expressions import ZERO, label, substituted
 from einsql.frontends.trace.nodes import Affine, Expr, Read, Step
 from einsql.frontends.trace.text import unused
 
+Weight: TypeAlias = Callable[[], Any]
+"""A function that returns the present tensor of a module."""
+
 
 @dataclass
 class Graph:
@@ -20,12 +24,14 @@ class Graph:
 
     Attributes:
         tensors: Names of tensors, each with its step and array, in their order.
+        weights: Functions that return the present tensors of a module, by their names in `tensors`.
         checks: Steps that are indices, and the extents of the indexed axes.
         silent: Whether steps are not named after variables of the user's.
     """
 
     steps: list[Step] = field(default_factory=list)
     tensors: dict[str, tuple[Step, object]] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
     checks: list[tuple[Step, int]] = field(default_factory=list)
     silent: bool = False
     _known: dict[object, Step] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from math import inf, prod
 
 import numpy as np
 
@@ -54,6 +55,10 @@ GROUP = ".group"
 """The field with the number of a point's group."""
 SIZES = 8
 """Greatest number of sizes for which compiled nodes are cached."""
+POINTS_PER_ELEMENT: float = 1024
+"""Points of a map to an array for each of its elements from which elements are visited. Loops over
+40 million points take as long in memory that is in use; loops write every page of new memory, which
+took 33 s for 2.7 GB, and joins of elements do not (`python -m benchmarks.sparse_maps`)."""
 BYTES = 24
 """Bytes of a computed element besides its values: its position, before and after sorting."""
 
@@ -78,8 +83,10 @@ def over_elements(
         The runner, or None. It returns an `Elements` for a node that is sparse.
     """
     driving = stored_operands(node)
-    if not driving or not (node.sparse or all(o.reduction for o in node.outputs)):
-        return None  # a map to an array has as many points as the array
+    if not driving:
+        return None
+    if not node.sparse and any(o.reduction is None for o in node.outputs):
+        return _into_array(node, driving, compile_node, interpret, otherwise)
     if all(o.reduction and REDUCTIONS[o.reduction].places for o in node.outputs):
         return None  # the kernel of the best values reads them as elements
     if has_order(node) and not _leads(node, driving):
@@ -107,6 +114,40 @@ def over_elements(
     return run if plan.product is None else Choosing(run, plan.product.choice)
 
 
+def _into_array(
+    node: EinSum,
+    driving: Sequence[int],
+    compile_node: Compile,
+    interpret: Compile,
+    otherwise: Callable[[], Runner],
+) -> Runner | None:
+    """Matches maps to arrays, some of whose keys only dense operands have."""
+    labels = {x for n in driving for x in node.operands[n].labels}
+    others = tuple(x for x in node.keys if x not in labels)
+    if any(node.axis(x).define is not None for x in others):
+        return None
+    if not any(o.name == PRESENT for o in node.outputs):
+        return None
+    plan = _Elements(node, driving, compile_node, interpret, has_loops=False, others=others)
+    other = cache(otherwise)
+
+    def run(operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        share = prod(_share(sparse_of(operands[n])) for n in driving)
+        if share * POINTS_PER_ELEMENT > 1:
+            return other()(operands, tick)
+        return plan.array(operands, tick)
+
+    return run
+
+
+def _share(fields: Sparse | None) -> float:
+    """The fraction of stored elements; infinite for an operand that is not sparse."""
+    if fields is None:
+        return inf
+    matrix = fields.taken()
+    return matrix.stored / max(1, prod(matrix.extents))
+
+
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     """The numbers of which the node over the elements depends.
@@ -130,10 +171,12 @@ class _Elements:
         compile_node: Compile,
         interpret: Compile,
         has_loops: bool,
+        others: Sequence[str] = (),
     ) -> None:
         self.node = node
         self.driving = driving
-        self.labels = {x for n in driving for x in node.operands[n].labels}
+        self.others = others
+        self.labels = {x for n in driving for x in node.operands[n].labels} | {*others}
         self.product = product_of_stored(node, driving, compile_node)
         self.rows = row_wise(node, driving) if has_loops else None
         free = {a.label for a in node.axes if a.define is None}
@@ -312,6 +355,25 @@ class _Elements:
         values_by_name = {name: np.concatenate(pieces)[numbers] for name, pieces in values.items()}
         return Elements(structure, values_by_name)
 
+    def array(self, operands: Sequence[Arrays], tick: Tick) -> dict[str, np.ndarray]:
+        """The array of a map whose keys beside those of the elements have all their values."""
+        node, keys, shape = self.node, self.node.keys, self.node.schema.shape
+        sides = [self._side(operands, n) for n in self.driving]
+        for n, x in enumerate(self.others, start=len(node.operands)):
+            every, _ = at_cells((node.axis(x).extent,), np.arange(node.axis(x).extent))
+            sides.append(Side(n, every, (x,)))
+        # Pages of zeros are taken when they are written.
+        arrays = {f.name: np.zeros(node.schema.size, f.dtype.numpy) for f in node.schema.fields}
+        for joined in parts(order_of(sides, keys)):
+            tick(0.0)
+            at = numbers_of([joined.places[x] for x in keys], shape)
+            sizes = _Sizes(joined.count, None)
+            fields = self.compiled(sizes)(self._operands(joined, operands, None), no_progress)
+            there = fields[PRESENT]
+            for name, values in fields.items():
+                arrays[name][at[there]] = values[there]
+        return {name: array.reshape(shape) for name, array in arrays.items()}
+
     # ---- the node over the elements
 
     def _over(self, sizes: _Sizes) -> EinSum:
@@ -323,7 +385,7 @@ class _Elements:
         keys = node.keys
         if sizes.groups is not None:
             keys = (GROUP,)
-        elif node.sparse:
+        elif node.sparse or self.is_map:
             keys = (point,)
         wanted |= {x for x in keys if x in self.labels}
         named = sorted(self.labels)

@@ -150,9 +150,11 @@ def _export_tables(ctx: Context, part: str, target: str, options: str) -> None:
 
 def _makes_catalog(tokens: Sequence[Token]) -> bool:
     """Returns True for statements that create or fill the catalog's schema."""
-    words = [t.text for t in tokens[:3]]
-    target = words[2:] if words[:1] == ["CREATE"] else words[1:2] if words[:1] == ["COPY"] else []
-    return target == [guard.CATALOG]
+    words = [t.text for t in tokens[:4]]
+    if words[:2] == ["CREATE", "SCHEMA"]:
+        return words[2:3] == [guard.CATALOG]
+    named = words[2:] if words[:1] == ["CREATE"] else words[1:3] if words[:1] == ["COPY"] else []
+    return named == [guard.CATALOG, "."]  # a table of the user may have the schema's name
 
 
 def _export_objects(ctx: Context, part: str) -> None:

@@ -13,7 +13,7 @@ from einsql.errors import Error
 from einsql.ir.partition import OnMesh, Partition, Parts
 from einsql.storage.database.directory import Directory
 from einsql.storage.database.layout import read_value
-from einsql.storage.database.layout_reader import MOST, checked_layout, of_type, whole
+from einsql.storage.database.layout_reader import checked_layout, of_type, whole
 from einsql.storage.database.rows import Row, files_of
 from einsql.storage.objects import Damaged, Definition, Object, Tensor
 from einsql.storage.relation import Relation
@@ -23,6 +23,8 @@ Define = Callable[[str, str, str], Definition]
 
 _PAYLOAD = re.compile(r'"([^"/\\]+\.\d+\.[0-9a-f]{32}\.arrow)"')
 _KINDS = ("tensor", "view", "macro")
+_FARTHEST = 2**63
+"""Greatest exclusive bound of a key, which is a BIGINT."""
 _LARGEST = 2**58
 """Greatest number of elements: NumPy describes no larger array, even one of stride 0."""
 
@@ -70,7 +72,7 @@ def _tensor(
 ) -> Tensor:
     name = of_type(str, description["name"])
     keys = tuple(
-        Key(of_type(str, n), whole(lo, -MOST), whole(hi, -MOST))
+        Key(of_type(str, n), whole(lo, -_FARTHEST, _FARTHEST), whole(hi, -_FARTHEST, _FARTHEST))
         for n, lo, hi in description["keys"]
     )
     schema = Schema(keys, tuple(Field(of_type(str, n), DType(t)) for n, t in description["fields"]))

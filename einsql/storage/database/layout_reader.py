@@ -17,7 +17,7 @@ from einsql.storage.database.tiles.tile_statistics import RECORD
 from einsql.storage.database.units import stored_shape, units_of
 
 MOST = 2**62
-"""Exclusive upper bound of keys, sizes and offsets."""
+"""Exclusive upper bound of sizes and offsets."""
 
 
 def of_type(kind: type[Any], value: object) -> Any:
@@ -31,7 +31,7 @@ def of_type(kind: type[Any], value: object) -> Any:
     return value
 
 
-def whole(value: object, least: int = 0) -> int:
+def whole(value: object, least: int = 0, most: int = MOST) -> int:
     """Checks that a value is an integer in a range, and returns it.
 
     Raises:
@@ -39,7 +39,7 @@ def whole(value: object, least: int = 0) -> int:
         ValueError: It is out of the range.
     """
     number = int(of_type(int, value))
-    if not least <= number <= MOST:
+    if not least <= number <= most:
         raise ValueError(f"its row has the number {number}")
     return number
 

@@ -16,7 +16,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Key, Schema, valid
 from einsql.errors import InterfaceError
 from einsql.ir.functions.casts import cast_array
-from einsql.storage.array_ownership import distinct
+from einsql.storage.array_ownership import distinct, separate
 from einsql.storage.arrow_arrays import arrow_array, arrow_lists, arrow_type
 from einsql.storage.fields import Fields, Term
 from einsql.storage.out_of_memory import enough_memory, require
@@ -227,10 +227,10 @@ class Result:
             raise InterfaceError(
                 "Two value columns have the same name", hint="Rename one with AS, or fetch rows."
             )
-        arrays = {c.name: self._array(c, fill, as_stored).transpose(order) for c in values}
+        arrays = [self._array(c, fill, as_stored).transpose(order) for c in values]
         if len(values) == 1:
-            return arrays[values[0].name]
-        return arrays
+            return arrays[0]
+        return dict(zip(names, separate(arrays), strict=True))
 
     def _array(self, column: ResultColumn, fill: Any, as_stored: bool) -> np.ndarray:
         assert column.field is not None
@@ -313,7 +313,8 @@ class Result:
             return self._listed(c, index, flag)
         if not self.schema.keys:
             at = index[0]
-            values = np.broadcast_to(loaded(self.fields[c.field], c.dtype), at.shape)
+            only = np.array(loaded(self.fields[c.field], c.dtype))  # a copy, as with keys
+            values = np.broadcast_to(only, at.shape)
             return values, None if flag is None else np.broadcast_to(flag, at.shape)
         values = loaded(self.fields[c.field][index], c.dtype)
         return values, None if flag is None else flag[index]

@@ -94,3 +94,37 @@ def test_statements_read_no_variables_where_duckdb_may_not(
         mine.execute("SET python_enable_replacements = false")
         with pytest.raises(einsql.Error, match="factors"):
             edb.execute(text)
+
+
+def test_a_relation_has_the_data_of_its_call(mine: duckdb.DuckDBPyConnection) -> None:
+    with einsql.attach(mine) as edb:
+        index = np.array([0, 1, 2])
+        edb.register("index_", index, ("i",))
+        edb.register("w", np.arange(4) * 1.5, ("k",))
+        edb.session.execute(
+            "CREATE TENSOR t AS SELECT i, i * 1e0 AS a, i * 10e0 AS b FROM range(2) r(i); "
+            "UPDATE t SET a = a + 0; UPDATE t SET b = b + 0"  # in private memory
+        )
+        relations = [
+            edb.sql(f"FROM einsql('{sql}')")
+            for sql in (
+                "SELECT m.i, w.val FROM index_ AS m JOIN w ON w.k = m.val",
+                "SELECT m.val AS g, COUNT(*) AS n FROM index_ AS m GROUP BY m.val",
+                "SELECT i, val FROM index_",
+                "SELECT i, tile FROM TILES(index_, 1)",
+                "SELECT i, a, b FROM t",
+                "SELECT s.store, SUM(s.day + m.val) AS v FROM sales AS s "
+                "JOIN index_ AS m ON m.i = s.store GROUP BY s.store",
+            )
+        ]
+        index[:] = -9
+        edb.session.execute("UPDATE t SET a = a + 100; UPDATE t SET b = -1 WHERE i = 1")
+        mine.execute("DELETE FROM sales")
+        assert [r.fetchall() for r in relations if r is not None] == [
+            [(0, 0.0), (1, 1.5), (2, 3.0)],
+            [(0, 1), (1, 1), (2, 1)],
+            [(0, 0), (1, 1), (2, 2)],
+            [(0, {"shape": [3], "data": [0, 1, 2]})],
+            [(0, 0.0, 0.0), (1, 1.0, 10.0)],
+            [(0, 1), (1, 3)],
+        ]

@@ -296,3 +296,25 @@ def test_what_is_written_in_place_is_seen_by_all(fn: Callable[..., Any]) -> None
 def test_options_without_a_meaning_are_refused(fn: Callable[..., Any]) -> None:
     with pytest.raises(einsql.NotSupportedError):
         einsql.trace(Of(fn), tensor(4, 5))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_program_reads_the_present_tensors_of_its_module(shared: bool) -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).eval()
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    program = einsql.trace(layer, x, connection=einsql.connect() if shared else None)
+    state = {name: tensor + 1 for name, tensor in layer.state_dict().items()}
+
+    def same() -> bool:
+        return np.allclose(program(x), layer(x).detach(), atol=1e-5)
+
+    layer[0].weight.data = torch.full((2, 3), 5.0)
+    assert same()
+    with torch.no_grad():
+        layer[0].weight.mul_(2)
+    assert same()
+    layer.load_state_dict(state, assign=True)
+    assert same()
+    layer.double()
+    with pytest.raises(einsql.InterfaceError, match="was float32 of"):
+        program(x)

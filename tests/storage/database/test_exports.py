@@ -250,3 +250,30 @@ def test_an_export_has_a_tensor_that_a_temporary_one_hides(tmp_path: Path) -> No
     with einsql.connect() as con:
         con.execute(f"IMPORT DATABASE '{tmp_path / 'out'}'")
         assert con.execute("SELECT val FROM x").fetchall() == [(0,), (2,), (4,), (6,)]
+
+
+def test_names_and_paths_with_the_name_of_the_catalog(tmp_path: Path) -> None:
+    """Only einsql's own schema is left out of an export, and refused in an import."""
+    file, folder = tmp_path / "d.db", tmp_path / "my__einsql"
+    with duckdb.connect(str(file)) as duck:
+        duck.execute("CREATE TABLE log__einsql_x AS SELECT '__einsql' AS k")
+    with einsql.connect(file) as con:
+        con.execute("CREATE TENSOR t AS SELECT i, i * 2 AS val FROM range(3) r(i)")
+        con.execute(f"EXPORT DATABASE '{folder}'")
+    with einsql.connect() as con:
+        con.execute(f"IMPORT DATABASE '{folder}'")
+        assert con.execute("FROM log__einsql_x").fetchall() == [("__einsql",)]
+        assert con.execute("SELECT SUM(val) FROM t").fetchone() == (6,)
+
+
+def test_a_table_with_the_name_of_the_catalog_is_exported(tmp_path: Path) -> None:
+    file, folder = tmp_path / "d.db", tmp_path / "out"
+    with duckdb.connect(str(file)) as duck:
+        duck.execute('CREATE TABLE "__einsql" AS SELECT 5 AS a')
+    with einsql.connect(file) as con:
+        con.execute(f"EXPORT DATABASE '{folder}'")
+        with pytest.raises(einsql.NotSupportedError, match="names __einsql"):
+            con.execute(f"IMPORT DATABASE '{folder}'")
+    with duckdb.connect() as duck:
+        duck.execute(f"IMPORT DATABASE '{folder}'")
+        assert duck.execute('FROM "__einsql"').fetchall() == [(5,)]

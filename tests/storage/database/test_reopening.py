@@ -197,3 +197,19 @@ def test_chunks_hold_every_element_of_a_box() -> None:
                 assert 0 <= found[0] <= found[-1] <= inside.max() // 64
     finally:
         checks.CHUNK = size
+
+
+@pytest.mark.parametrize("storage", ["SPARSE", "DENSE"])
+def test_keys_beyond_two_to_the_sixty_second_are_read_again(tmp_path: Path, storage: str) -> None:
+    begin = 2**62 - 14
+    rows = [(begin + 1000 + n, float(n)) for n in range(3)]
+    with einsql.connect(tmp_path / "d.db") as con:
+        con.execute(
+            f"CREATE TENSOR t STORAGE {storage} AS SELECT i + 1000 AS i, "
+            f"(i - {begin})::DOUBLE AS val FROM range({begin}, {begin + 3}) r(i)"
+        )
+        assert con.execute("SELECT i, val FROM t").fetchall() == rows
+        con.execute(f"BACKUP TO '{tmp_path / 'b.db'}'")
+    for name in ("d.db", "b.db"):
+        with einsql.connect(tmp_path / name) as con:
+            assert con.execute("SELECT i, val FROM t").fetchall() == rows

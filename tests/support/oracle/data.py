@@ -77,6 +77,8 @@ class Database:
         relations: Every table of the database as the generator sees it.
         tags: Lines of the semantics table that the data alone make possible.
         macros: Names of macros that add 1 to their argument.
+        may_be_wide: Whether sparse tensors may have large bounds.
+        has_wide: Whether a sparse tensor has large bounds.
     """
 
     float_math: str
@@ -85,6 +87,8 @@ class Database:
     relations: list[Relation] = field(default_factory=list)
     tags: set[str] = field(default_factory=set)
     macros: list[str] = field(default_factory=list)
+    may_be_wide: bool = False
+    has_wide: bool = False
 
 
 def _literal(value: bool | int | float) -> str:
@@ -151,9 +155,9 @@ def _array(c: Choices, shape: tuple[int, ...], dtype: str, pool: Pool) -> np.nda
     return rounded(array) if dtype == "BFLOAT16" else array
 
 
-def random_database(c: Choices) -> Database:
+def random_database(c: Choices, may_be_wide: bool = False) -> Database:
     """A database of one to four arrays and up to two tensors derived from them."""
-    db = Database(float_math="double" if c.chance(50) else "float")
+    db = Database(float_math="double" if c.chance(50) else "float", may_be_wide=may_be_wide)
     extents = {n: c.weighted([(4, 2), (4, 3), (3, 4), (2, 1), (2, 5), (1, 7)]) for n in NAMES}
     for n in range(c.between(1, 4)):
         if n and c.chance(25):  # a partner of the same keys
@@ -238,7 +242,7 @@ def _derive(c: Choices, db: Database, name: str) -> None:
         if len(keys) > 1:
             conditions.append(f"{keys[0].name} <= {keys[1].name}")
         where = c.pick(conditions)
-        if keys and c.chance(20):
+        if keys and c.chance(20) and db.may_be_wide:
             _derive_apart(db, name, t, relation, where)
             return
         text = f"SELECT {names}{comma}val FROM {t.name} WHERE {where}"
@@ -249,6 +253,7 @@ def _derive(c: Choices, db: Database, name: str) -> None:
 
 def _derive_apart(db: Database, name: str, t: Tensor, relation: Relation, where: str) -> None:
     """Adds a sparse tensor whose first key has values that lie apart."""
+    db.has_wide = True
     first, *others = relation.keys
     lo, hi = first.bounds or (0, 0)
     end = APART * (hi - 1) + 1 if hi else 0

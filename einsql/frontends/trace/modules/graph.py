@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from einsql.frontends.trace.modules import elements, layers, places, windows
 from einsql.frontends.trace.modules.registry import ELEMENTWISE, OPERATORS, numpy_dtype
 from einsql.frontends.trace.refusals import way_out
 from einsql.frontends.trace.source import MODULE
-from einsql.frontends.trace.steps import Graph
+from einsql.frontends.trace.steps import Graph, Weight
 from einsql.storage.host_arrays import array_relation, as_numpy
 
 _TABLES = (elements, layers, places, windows)  # they fill OPERATORS
@@ -67,7 +68,7 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
             f"torch.export cannot trace the module: {reason}", hint=hint
         ) from error
     _refuse_changes(exported)
-    values = _values(exported, traced, graph)
+    values = _values(module, exported, traced, graph)
     played = MODULE.set(True)
     try:
         outputs = _play(exported.graph_module, values, graph)
@@ -113,7 +114,7 @@ def _refuse_changes(exported: Any) -> None:
             )
 
 
-def _values(exported: Any, traced: Sequence[Any], graph: Graph) -> list[Any]:
+def _values(module: Any, exported: Any, traced: Sequence[Any], graph: Graph) -> list[Any]:
     """The value of each placeholder: a parameter, buffer, constant or argument."""
     from torch.export.graph_signature import InputKind
 
@@ -123,9 +124,11 @@ def _values(exported: Any, traced: Sequence[Any], graph: Graph) -> list[Any]:
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(next(arguments))
         elif spec.kind is InputKind.PARAMETER:
-            inputs.append(_parameter(exported.state_dict[spec.target], spec.target, graph))
+            weight = _weight(module, spec.target)
+            inputs.append(_parameter(weight(), spec.target, graph, weight))
         elif spec.kind is InputKind.BUFFER and spec.target in exported.state_dict:
-            inputs.append(_buffer(exported.state_dict[spec.target], spec.target, graph))
+            weight = _weight(module, spec.target)
+            inputs.append(_buffer(weight(), spec.target, graph, weight))
         elif spec.target in exported.constants:
             inputs.append(_buffer(exported.constants[spec.target], spec.target, graph))
         else:
@@ -138,19 +141,28 @@ def _name(path: str) -> str:
     return name if name.isidentifier() else f"p_{name}"
 
 
-def _parameter(tensor: Any, path: str, graph: Graph) -> TracedArray:
+def _weight(module: Any, path: str) -> Weight:
+    """A function that returns the tensor which a module has at a path when it is called."""
+    inner, _, leaf = path.rpartition(".")
+    return partial(getattr, module.get_submodule(inner), leaf)
+
+
+def _parameter(tensor: Any, path: str, graph: Graph, weight: Weight | None = None) -> TracedArray:
     """A parameter as a tensor of the program, sharing its memory."""
     array = as_numpy(tensor)
     relation = array_relation(array)
     (field,) = relation.schema.values
-    return TracedArray(graph, graph.tensor(_name(path), array, relation.schema.shape, field.dtype))
+    step = graph.tensor(_name(path), array, relation.schema.shape, field.dtype)
+    if weight is not None and step.name is not None:
+        graph.weights[step.name] = weight
+    return TracedArray(graph, step)
 
 
-def _buffer(tensor: Any, path: str, graph: Graph) -> TracedArray:
+def _buffer(tensor: Any, path: str, graph: Graph, weight: Weight | None = None) -> TracedArray:
     """A buffer or constant; masks and counters become conditions on keys."""
     array = as_numpy(tensor)
     if array.dtype.kind == "f" and np.isfinite(array).all():
-        return _parameter(tensor, path, graph)
+        return _parameter(tensor, path, graph, weight)
     return lifted(graph, array)
 
 
