@@ -141,7 +141,7 @@ def _kind(ctx: Context, name: str) -> str | None:
     if isinstance(existing, Damaged):
         raise damage_error(existing)
     if isinstance(existing, Definition):
-        return "view" if existing.kind == "view" else None  # FROM "f()" names no macro
+        return existing.kind if existing.is_view else None  # FROM "f()" names no macro
     if existing is not None or ctx.array_named(name) is not None:
         return "tensor"
     ctx.show_table(name)  # DuckDB reads it by its name

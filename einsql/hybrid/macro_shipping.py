@@ -79,7 +79,7 @@ def definitions(ctx: Context, text: Edited, parts: Parts) -> tuple[list[Defined]
 
     def view(low: str) -> None:
         existing = ctx.store.get(low)
-        if not isinstance(existing, Definition) or existing.kind != "view":
+        if not isinstance(existing, Definition) or not existing.is_view:
             return
         relations.pop(low)
         if low not in seen:

@@ -113,6 +113,11 @@ class Definition:
         self._body: Body | None = None
 
     @property
+    def is_view(self) -> bool:
+        """Whether it is a view, whose name FROM may name."""
+        return self.kind == "view"
+
+    @property
     def owned_fields(self) -> Fields:
         """No arrays."""
         return LocalFields()
