@@ -91,8 +91,8 @@ class Relation(Fetched):
                 self._held = self._run_text(source.text)
                 captured = {**captured, (name := fresh_name()): self._held}
                 source = Source(f"SELECT * FROM {name}", captured)
-        held = {n: v.kept() if isinstance(v, Cursor) else v for n, v in captured.items()}
-        self._source = Source(source.text, held, source.parameters)
+        captured = {n: v.kept() if isinstance(v, Cursor) else v for n, v in captured.items()}
+        self._source = Source(source.text, captured, source.parameters)
 
     # ---- running
 

@@ -31,7 +31,7 @@ from einsql.sql.parser.parser import parse
 from einsql.storage.array_ownership import show
 from einsql.storage.error_boundary import boundary
 from einsql.storage.fields import Fields
-from einsql.storage.objects import Definition, Tensor
+from einsql.storage.objects import Definition
 from einsql.storage.relation import Relation
 
 T = TypeVar("T")
@@ -136,17 +136,15 @@ class Session(Connection):
         bound = bind_text(self.context, text)
         plan = plan_query(self.context, bound)
         rows = Rows(plan, dict(bound.inputs), self.context.progress.interrupts)
-        last = [self._lasts(fields) for fields in bound.inputs.values()]
-        if not all(last):
+        if not all(self._lasts(name, fields) for name, fields in bound.inputs.items()):
             rows.run_now()
         return rows
 
-    def _lasts(self, fields: Fields) -> bool:
+    def _lasts(self, name: str, fields: Fields) -> bool:
         """True for fields that no later statement and no owner of an array changes."""
         if self._user_scope.has_read(fields):
             return True
-        tensors = (o for o in self.store.objects.values() if isinstance(o, Tensor))
-        if not any(t.relation.fields is fields and not t.borrowed for t in tensors):
+        if not self.store.lasts(name, fields):
             return False
         show(fields.values())  # UPDATE copies them from now on
         return True
