@@ -288,6 +288,20 @@ class Domain:
             self.parameters.constants(expr)
         return form
 
+    def shift_of_free(self, expr: Expr) -> tuple[str, int, int] | None:
+        """The shift of a free label that an expression of derived labels is; see `affine`.
+
+        None if it is no shift, if a parameter is part of it, or if the free label has one value.
+        """
+        form = affine(expr)
+        while form is not None and form[0] in self.defines:
+            inner = affine(self.canonical(self.defines[form[0]]))
+            form = inner and (inner[0], form[1] * inner[1], form[1] * inner[2] + form[2])
+        if form is None:
+            return None
+        (lo, hi), window = self.axes[form[0]], self.window_of(form[0])
+        return form if (hi - lo if window is None else window.extent) > 1 else None
+
     def ascending(self, value: Expr) -> str | None:
         """The free label that orders points as a key does; None if there is none."""
         form = self.shift(self.canonical(value))

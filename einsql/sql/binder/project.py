@@ -27,8 +27,9 @@ def project(
 ) -> Relation:
     """The relation of a SELECT's columns over its domain.
 
-    A column of the form ±label + constant becomes a key, and so do the digits of a label that
-    determine it. Every other column becomes a value. Labels without a column become hidden keys.
+    A column of the form ±label + constant becomes a key, also of a label that a join derives, as
+    in `a.i = b.i + 1`, and so do the digits of a label that determine it. Every other column
+    becomes a value. Labels without a column become hidden keys.
 
     Args:
         domain: The domain of the columns.
@@ -51,6 +52,15 @@ def project(
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
             shown[n] = domain.rekey(*shift, hint=columns[n][0])
+            continue
+        shift = domain.shift_of_free(value) if n not in shown else None
+        if shift is not None and shift[0] not in {*taken, *over.values()}:
+            interval = domain.interval(value)
+            shown[n] = label = domain.rekey(*shift, hint=columns[n][0])
+            if interval is not None:  # the derived label may have narrower bounds
+                lo, hi = domain.axes[label]
+                lo = max(lo, interval[0])
+                domain.axes[label] = lo, max(lo, min(hi, interval[1] + 1))
     values = {n: value for n, value in key_values.items() if n not in shown}
     taken = {*shown.values(), *correlated, *over.values()}
     shown |= _keys_of_digits(domain, values, [name for name, _, _ in columns], taken)
