@@ -42,12 +42,16 @@ OF_RATINGS = {
     "times a vector": "SELECT t.u, t.f, SUM(t.val * c.val) AS val FROM t JOIN c ON c.d = t.d "
     "WHERE c.r = 3 GROUP BY t.u, t.f",
     "join with changes": "SELECT SUM(t.val * o.val) AS s FROM t JOIN o USING (u, f, d)",
+    "ratings a week later": "SELECT u, f, d + 7 AS d, val FROM t",
+    "ratings a day after another": "SELECT x.u, x.f, x.d, x.val - y.val AS val FROM t x JOIN t y "
+    "ON x.u = y.u AND x.f = y.f AND x.d = y.d + 1",
 }
 OF_VECTORS = {
     "sum of a vector": "SELECT SUM(val) AS s FROM v",
     "map of a vector": "SELECT i, val * 2 AS val FROM v",
     "product of sparse vectors": "SELECT SUM(v.val * w.val) AS s FROM v JOIN w USING (i)",
     "join of sparse vectors": "SELECT i, v.val * w.val AS val FROM v JOIN w USING (i)",
+    "join of neighbours": "SELECT v.i, v.val - w.val AS val FROM v JOIN w ON v.i = w.i + 1",
 }
 OF_ONE_KEY = (
     "SELECT SUM(val) AS s FROM x",

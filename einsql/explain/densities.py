@@ -109,6 +109,6 @@ def _estimate(node: EinSum, elements: Mapping[int, float], inputs: Mapping[str, 
     if not stored and not node.reduced:  # a map has the elements of any operand
         return min(1.0, sum(shares)) * size
     share = prod(shares)
-    terms = prod(node.axis(x).extent for x in node.reduced)
+    terms = prod(a.extent for a in map(node.axis, node.reduced) if a.define is None)
     # The probability that one of the terms of a group exists.
     return -expm1(terms * log1p(-share)) * size if share < 1 else float(size)

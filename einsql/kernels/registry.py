@@ -213,6 +213,9 @@ def _over_elements(node: EinSum, jit: str) -> CompiledNode[Runner] | None:
     """Compiles a node over the stored elements of sparse operands, if it is no product with a
     dense operand, which has a kernel of its own.
     """
+    shift = sparse.over_shift(node, lambda: _chosen(node, jit).run)
+    if shift is not None:
+        return replace(SPARSE.compiled(node, shift), may_be_sparse=True)
     keyed = sparse.with_constant_keys(node)
     if keyed is not None:
         compiled_keyed = _over_elements(keyed, jit)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from einsql.errors import InterfaceError, suggest
-from einsql.ir.einsum.graph import EinSum, Node, Ring, Roots, walk
+from einsql.ir.einsum.graph import EinSum, Node, Roots, walk
 from einsql.ir.einsum.states import has_order
+from einsql.ir.hints import Ring
 from einsql.optimizer.rewrite.parts.ordered_parts import ORDERED_PARTS, hinted_orders
 from einsql.optimizer.rewrite.parts.ring_keys import RING_KEYS
 from einsql.optimizer.rewrite.parts.route_rows import ROUTE_ROWS

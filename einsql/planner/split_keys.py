@@ -7,8 +7,9 @@ from contextlib import suppress
 
 from einsql.core.settings import Settings
 from einsql.errors import OperationalError
-from einsql.ir.einsum.graph import EinSum, Ring, Roots, walk
+from einsql.ir.einsum.graph import EinSum, Roots, walk
 from einsql.ir.einsum.rings import is_turn
+from einsql.ir.hints import Ring
 from einsql.optimizer import Optimized
 from einsql.optimizer.decomposition import Cut, Objective
 from einsql.optimizer.graph_optimizer import with_split_keys

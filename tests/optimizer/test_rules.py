@@ -25,7 +25,6 @@ from einsql.ir.einsum.graph import (
     Node,
     Operand,
     Output,
-    Ring,
     Value,
     call,
     conj,
@@ -33,6 +32,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.printer import format_graph
 from einsql.ir.einsum.states import EARLIER, LATER, State, StateField, define
+from einsql.ir.hints import Ring
 from einsql.optimizer import RULES, STAGES, Optimized, Rule, optimize
 from einsql.optimizer.rewrite.rules import rebuild
 from einsql.optimizer.rewrite.verify import verify
@@ -255,6 +255,17 @@ def turning() -> EinSum:
     return EinSum(axes, operands, TRUE, ("j", "i"), (Output("val", (more,), D),))
 
 
+def shifting() -> EinSum:
+    """Differences of a sparse tensor's elements and those one row before."""
+    few = replace(tensor("few", (0, 5), (1, 4), present=True), sparse=True)
+    before = call("sub", I64, Label("i"), key(1))
+    axes = (Axis("i", 0, 5), Axis("j", 1, 4), Axis("h", 0, 5, before))
+    operands = (Operand(few, ("i", "j")), Operand(few, ("h", "j")))
+    guard = conj(Value(0, PRESENT, B), Value(1, PRESENT, B))
+    apart = Output("val", (call("sub", D, val(0), val(1)),), D)
+    return EinSum(axes, operands, guard, ("i", "j"), (apart, PRESENCE))
+
+
 def swapping() -> EinSum:
     """A product whose operands and factors are in the other order than their names."""
     return matmul(Y, X)
@@ -320,6 +331,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "route-rows": routing,
     "show-digits": showing,
     "order-keys": turning,
+    "shift-keys": shifting,
 }
 
 
@@ -423,6 +435,7 @@ def test_rules_fire_on_random_graphs() -> None:
         ringing,
         ordering,
         routing,
+        shifting,
     ):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     for seed in range(300):

@@ -68,6 +68,23 @@ STATEMENTS = (
     "SELECT a.j, b.j AS h, a.val * b.val AS x FROM v a, v b WHERE a.j <= b.j",
     "SELECT COUNT(*) AS c FROM r JOIN m USING (i, j) JOIN v USING (j)",
     "SELECT a.i, a.j, a.k, b.val FROM r a JOIN r b ON a.i = b.i AND a.j = b.j AND a.k = b.k + 1",
+    # keys plus constants
+    "SELECT i + 1 AS i, j, k, val, n FROM r",
+    "SELECT k - 2 AS k, j + 5 AS j, i, val FROM r WHERE val > 0",
+    "SELECT j + 1 AS j, val FROM v",
+    "SELECT i, j + 3 AS j FROM m",
+    "SELECT i + 2 AS i, SUM(val) AS s FROM m GROUP BY i + 2",
+    "SELECT k + 1 AS k, i, SUM(val) AS s, MAX(n) AS b FROM r GROUP BY k + 1, i",
+    "SELECT a.j, a.val - b.val AS x, b.j AS h FROM v a JOIN v b ON a.j = b.j + 1",
+    "SELECT a.j + 2 AS j, b.i - 1 AS i, b.val * a.val AS x FROM v a JOIN m b ON b.j = a.j + 1",
+    "SELECT a.i, a.k, SUM(a.val * b.val) AS s FROM r a JOIN r b ON a.i = b.i + 1 AND a.k = b.k "
+    "AND b.j = a.j - 1 GROUP BY a.i, a.k",
+    "WITH x AS (SELECT i + 1 AS i, j, val FROM m), y AS (SELECT i, j + 1 AS j, val FROM m) "
+    "SELECT i, j, x.val - y.val AS x FROM x JOIN y USING (i, j)",
+    "SELECT m.i, SUM(m.val * b.val) AS s FROM m JOIN b ON m.j = b.j + 1 GROUP BY m.i",
+    "SELECT a.i, COUNT(*) AS c FROM m a JOIN m b ON b.i = a.i + 40 GROUP BY a.i",
+    "SELECT w.i + 1 AS i, w.j, w.k, w.val FROM w",
+    "SELECT y.j, y.k, y.val FROM (SELECT i + 100 AS i, j, val FROM m) x JOIN r y USING (i)",
     # keys without a row that have a DEFAULT
     "SELECT COUNT(*) AS c, SUM(val) AS s, MIN(val) AS a FROM w WHERE val < 3",
     "SELECT k, i, SUM(val + n) AS s FROM w GROUP BY k, i",
@@ -398,6 +415,37 @@ def test_changes_stay_sparse_with_parameters_and_several_parts() -> None:
     assert con.execute("SELECT * FROM t").fetchall() == [(1, 2, 1), (600_000, 5, 6)]
     con.execute("DELETE FROM t WHERE i >= ?", [500_000])
     assert con.execute("SELECT * FROM t").fetchall() == [(1, 2, 1)]
+
+
+SHIFTED = (
+    "SELECT day + 1 AS day, item, val FROM t",
+    "SELECT item - 500 AS item, day + 1 AS day, val FROM t",
+    "SELECT a.day, a.item, a.val - b.val AS change FROM t a "
+    "JOIN t b ON a.day = b.day + 1 AND a.item = b.item",
+    "SELECT a.day, SUM(a.val * b.val) AS s, COUNT(*) AS c FROM t a "
+    "JOIN t b ON a.item = b.item AND a.day = b.day - 1 GROUP BY a.day",
+)
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_keys_plus_constants_visit_stored_elements(sites: int) -> None:
+    """As an array each of the tensors and results would take 8 TB."""
+    rows = (
+        "SELECT r * 7 % 5000 * 200 AS day, r // 2 * 7919 % 1000000 AS item, r % 9 AS val "
+        "FROM range(3000) AS t(r) UNION ALL "
+        "SELECT r * 7 % 5000 * 200 + 1, r // 2 * 7919 % 1000000, r % 5 FROM range(2000) AS t(r)"
+    )
+    duck, con = duckdb.connect(), einsql.connect(config={"sites": sites})
+    duck.execute(f"CREATE TABLE t AS {rows}")
+    bounds = "day DIM(1000000), item DIM(1000000), val DOUBLE"
+    con.execute(f"CREATE TENSOR t ({bounds}) STORAGE SPARSE AS {rows}")
+    for sql in SHIFTED:
+        few, wanted = con.execute(sql), duck.execute(sql).fetchall()
+        assert sorted(few.fetchall()) == sorted(wanted)
+        assert wanted
+    con.execute(f"CREATE TENSOR changes AS {SHIFTED[2]}")
+    stored = con.execute("SELECT COUNT(*) FROM changes").fetchall()
+    assert stored == duck.execute(f"SELECT COUNT(*) FROM ({SHIFTED[2]})").fetchall()
 
 
 def test_a_commit_accepts_what_the_catalog_accepts(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from einsql.errors import InterfaceError
 
 OUTSIDE = "rows or columns lie outside of it"
 """The error of a matrix whose owner has changed its numbers of elements or its columns."""
+ROW = 24
+"""Bytes for each row while the starts of rows are counted: counts, their sums and the starts."""
 FEW = 16
 """Stored elements for each position from which a binary search in rows is faster than a search in
 the positions of all elements, which takes 20 ms for 10 of 5 M elements to compute them."""
@@ -210,6 +212,35 @@ class Compressed:
         """
         return self.part(rows, *(slice(0, extent) for extent in self.extents[1:]))
 
+    def moved(self, spans: Sequence[slice], to: Sequence[int], extents: Extents) -> Compressed:
+        """The elements of a box at other positions of a tensor with other extents, in their order.
+
+        It shares the arrays if only the rows move.
+
+        Args:
+            spans: The box; see `part`.
+            to: The position of the box's first element along each key of the new tensor.
+            extents: The extents of the new tensor, which contains the box.
+        """
+        part = self.part(*spans)
+        if extents == part.extents:
+            return part
+        kind = index_type(part.stored, *matrix_shape(extents))
+        inner = slice(0 if len(extents) == 1 else 1, None)
+        columns = part.columns
+        if extents[inner] != part.extents[inner]:
+            places = places_of(columns, part.extents[inner])
+            shifted = [p.astype(np.int64) + at for p, at in zip(places, to[inner], strict=True)]
+            columns = numbers_of(shifted, extents[inner])
+        starts = part.starts
+        if len(extents) > 1:
+            starts = np.empty(extents[0] + 1, kind)
+            first, end = to[0], to[0] + len(part.starts)
+            starts[:first], starts[first:end], starts[end:] = 0, part.starts, part.stored
+        return Compressed(
+            extents, starts.astype(kind, copy=False), columns.astype(kind, copy=False), part.values
+        )
+
     def shares_structure(self, other: Compressed) -> bool:
         """Whether both have the same arrays of positions."""
         return self.starts is other.starts and self.columns is other.columns
@@ -284,8 +315,12 @@ def sorted_matrix(
     Returns:
         The matrix, and the numbers of elements whose position an earlier element has; None if
         there are none. The matrix is valid only without such elements.
+
+    Raises:
+        OperationalError: The starts of the rows do not fit into memory.
     """
     shape = matrix_shape(extents)
+    require(ROW * shape[0])
     flat = rows.astype(np.int64) * shape[1] + columns
     numbers = np.arange(len(flat))
     twice = None

@@ -23,6 +23,7 @@ from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse.pattern import Pattern
 from einsql.core.unknowns import spelling
+from einsql.ir.hints import GridAxis
 
 if TYPE_CHECKING:
     from einsql.ir.layout import Tiles
@@ -208,25 +209,6 @@ class Output:
     where: Expr = TRUE
 
 
-class Ring(int):
-    """A number of parts, in a hint, that pass from site to site around a ring."""
-
-
-@dataclass(frozen=True, slots=True)
-class GridAxis:
-    """An axis of a requested grid of sites.
-
-    Attributes:
-        label: The label that it cuts; another text, such as "*", repeats the calls along it.
-        size: The number of sites along it.
-        depth: The order of axes that cut the same label, as in `Shard`.
-    """
-
-    label: str
-    size: int
-    depth: int = 0
-
-
 class _Derived:
     """A slot for values derived from a node's fields; copies and pickles derive them again."""
 
@@ -309,9 +291,8 @@ class EinSum(_Derived):
 Node = Input | EinSum
 
 Roots = tuple[Node, ...]
-"""The results of a graph. Most graphs have one root; a statement that changes several tensors
-has one root for each. No EinSum root is an operand of another node; see `graph_rewriting.apart`.
-"""
+"""The results of a graph, one for each tensor that its statement changes. No EinSum root is an
+operand of another node; see `graph_rewriting.apart`."""
 
 
 def stored_operands(node: EinSum) -> tuple[int, ...]:
@@ -353,11 +334,37 @@ def where_absent(expr: Expr, numbers: Container[int], flag: str = PRESENT) -> Ex
     return rewrite(expr, folded)
 
 
+def _followed(axis: Axis) -> str:
+    """The label from which an axis has a constant distance; empty if there is none."""
+    match axis.define:
+        case Call("add" | "sub", (Label() as label, Const())):
+            return label.name
+    return axis.label if axis.define is None else ""
+
+
+def is_shift(node: EinSum) -> bool:
+    """True for a map that only adds constants to keys of existing elements; see `shift-keys`."""
+    if len(node.operands) != 1 or node.guard != Value(0, PRESENT, DType.BOOLEAN):
+        return False
+    labels, axes = node.operands[0].labels, {a.label: a for a in node.axes}
+    free = sorted(x for x, a in axes.items() if a.define is None)
+    is_moved = sorted(_followed(axes[x]) for x in labels) == free != sorted(labels)
+    is_all = sorted(node.keys) == free and axes.keys() == {*free, *labels}
+    return is_moved and is_all and all(map(_renames, node.outputs)) and node.schema.has(PRESENT)
+
+
+def _renames(o: Output) -> bool:
+    if o.name == PRESENT:
+        return (o.args, o.where) == ((TRUE,), TRUE)
+    return o.reduction is None and isinstance(o.args[0], Value) and o.args[0].field != PRESENT
+
+
 def _sparse_operands(node: EinSum) -> Iterator[int]:
     """The operands that may be sparse and whose labels are different, and free or constants."""
     free = {a.label for a in node.axes if a.define is None} | constant_labels(node)
     for n, o in enumerate(node.operands):
-        if o.source.sparse and len(labels := set(o.labels)) == len(o.labels) and labels <= free:
+        is_few = o.source.sparse and len(labels := set(o.labels)) == len(o.labels)
+        if is_few and (labels <= free or is_shift(node)):
             yield n
 
 
@@ -370,7 +377,7 @@ def _keeps_sparse(node: EinSum) -> bool:
     stored, filled = stored_operands(node), filled_operands(node)
     labels = {x for n in stored or filled for x in node.operands[n].labels}
     if not node.keys or not all(k in labels for k in node.keys):
-        return False
+        return is_shift(node)
     if not _has_few_keys(node, stored or filled):
         return False
     if stored:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from einsql.ir.einsum.graph import EinSum, Ring
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.hints import Ring
 
 
 def is_turn(node: EinSum) -> bool:

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from einsql.core.records import dataclass
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
-from einsql.ir.einsum.graph import GridAxis
 from einsql.ir.einsum.notation import Spec, parse_spec
+from einsql.ir.hints import GridAxis
 from einsql.ir.layout import Mesh, Shard, placement
 
 Axes = tuple[tuple[str, ...], ...]

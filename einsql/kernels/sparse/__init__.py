@@ -12,12 +12,14 @@ elements that its operands have in common (`joins.py`, `elements.py`). Most prod
 matrices are SciPy's (`products.py`).
 
 Nodes over operands of which every key exists run over their stored elements, too. The other points
-have one value (`filled.py`, `unstored.py`).
+have one value (`filled.py`, `unstored.py`). A tensor with constants added to its keys has the same
+elements at other positions (`shifts.py`).
 """
 
 from einsql.kernels.sparse.elements import over_elements
 from einsql.kernels.sparse.filled import over_filled
 from einsql.kernels.sparse.run import compile_sparse
+from einsql.kernels.sparse.shifts import over_shift
 from einsql.kernels.sparse.stored import (
     narrowed,
     over_parts,
@@ -32,6 +34,7 @@ __all__ = [
     "over_elements",
     "over_filled",
     "over_parts",
+    "over_shift",
     "with_constant_keys",
     "with_free_labels",
     "without_constant_keys",

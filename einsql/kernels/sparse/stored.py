@@ -475,11 +475,14 @@ def over_parts(node: EinSum, run: Runner) -> Runner:
 
 
 def spans_of(node: EinSum, operand: Operand) -> tuple[slice, ...]:
-    """The ranges of an operand's keys within a node's domain."""
-    return tuple(
-        slice((a := node.axis(x)).lo - k.lo, max(a.lo, a.hi) - k.lo)
-        for x, k in zip(operand.labels, operand.source.schema.keys, strict=True)
-    )
+    """The ranges of an operand's keys within a node's domain; empty ones are within the keys."""
+
+    def span(a: Axis, k: Key) -> slice:
+        first = min(max(a.lo, k.lo), k.hi) - k.lo
+        return slice(first, max(first, min(a.hi, k.hi) - k.lo))
+
+    keys = operand.source.schema.keys
+    return tuple(span(node.axis(x), k) for x, k in zip(operand.labels, keys, strict=True))
 
 
 def _narrowed(node: EinSum, operand: Operand) -> Operand:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from einsql.core.records import dataclass
-from einsql.ir.einsum.graph import Axis, EinSum, Input, Node, Operand, Roots, Value, walk
+from einsql.ir.einsum.graph import Axis, EinSum, Node, Operand, Roots, Value, walk
 from einsql.ir.einsum.graph_rewriting import view
 from einsql.optimizer.rewrite.node_properties import direct_labels
 from einsql.optimizer.rewrite.rules import Rule
@@ -108,7 +108,7 @@ def _ordered(node: EinSum, wanted: tuple[str, ...], reduced: set[str]) -> tuple[
         wanted: The keys in the order of the result that they belong to; empty if there is none.
         reduced: The keys over which readers reduce.
     """
-    if any(isinstance(o.source, Input) and o.source.sparse for o in node.operands):
+    if any(o.source.sparse for o in node.operands):
         return wanted or node.keys
     below = _free_labels(node)
     lies = [tuple(dict.fromkeys(below[x] for x in o.labels)) for o in node.operands if o.labels]

@@ -27,6 +27,7 @@ from einsql.optimizer.rewrite.parts.route_rows import ROUTE_ROWS
 from einsql.optimizer.rewrite.parts.split_keys import SPLIT_KEYS
 from einsql.optimizer.rewrite.prune import PRUNE_OUTPUTS
 from einsql.optimizer.rewrite.rules import Optimized, Rule, Settled, Step
+from einsql.optimizer.rewrite.shift_keys import SHIFT_KEYS
 from einsql.optimizer.rewrite.split_labels import SPLIT_LABELS
 from einsql.optimizer.rewrite.split_quotients import SPLIT_QUOTIENTS
 from einsql.optimizer.rewrite.verify import verify
@@ -84,6 +85,8 @@ STAGES: tuple[Stage, ...] = (
         4,
         sited=True,
     ),
+    # After the rules that would inline the shifts again.
+    Stage("shift", (SHIFT_KEYS, SHARE), 2),
     # Last, because other rules would undo the views by parts, or split what these view.
     Stage("parts", (RING_KEYS, SPLIT_KEYS, ORDERED_PARTS), 1, sited=True),
     Stage("route", (ROUTE_ROWS,), 1, sited=True),

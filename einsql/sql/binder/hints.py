@@ -9,7 +9,8 @@ from sqlglot import exp
 from einsql.core.schema import DType
 from einsql.core.units import plural
 from einsql.errors import ProgrammingError
-from einsql.ir.einsum.graph import TRUE, Label, Ring, labels_of, operands_of
+from einsql.ir.einsum.graph import TRUE, Label, labels_of, operands_of
+from einsql.ir.hints import Ring
 from einsql.sql.binder.context import Joining
 from einsql.sql.binder.scalar import ScalarBinder
 from einsql.sql.parser.partition_hints import KIND, RING

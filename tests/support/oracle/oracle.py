@@ -204,7 +204,7 @@ class Pair:
         except einsql.Error as e:
             return self._refused(query, theirs, e)
         except TimeoutError as e:
-            if self.db.has_wide:  # as the roadmap says of shifted keys of sparse tensors
+            if self.db.has_wide:  # as the roadmap says of computed keys
                 return Outcome("unsupported", outside="Every key of a sparse tensor is visited")
             return Outcome("crash", f"{type(e).__name__}: {e}", outside=outside)
         except Exception as e:

@@ -32,7 +32,6 @@ from einsql.ir.einsum.graph import (
     Node,
     Operand,
     Output,
-    Ring,
     Roots,
     Value,
     bigint,
@@ -41,6 +40,7 @@ from einsql.ir.einsum.graph import (
     walk,
 )
 from einsql.ir.einsum.graph_rewriting import fresh, hint_over, with_sources
+from einsql.ir.hints import Ring
 from einsql.optimizer.rewrite.parts.ring_rounds import Member, Round, Rounds, members
 from einsql.optimizer.rewrite.parts.softmax import Softmax, reads_sparse, softmaxes
 from einsql.optimizer.rewrite.parts.split_keys import exists, undivided, unless_empty

@@ -22,7 +22,6 @@ from einsql.ir.einsum.graph import (
     Label,
     Node,
     Operand,
-    Ring,
     bigint,
     conj,
     conjuncts,
@@ -31,6 +30,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.graph_rewriting import fresh, map_exprs, substitute, view
 from einsql.ir.einsum.points import points_within
+from einsql.ir.hints import Ring
 from einsql.optimizer.rewrite.parts.softmax import Softmax, defines
 from einsql.optimizer.rewrite.parts.split_keys import defined_as, pattern, shifted
 
