@@ -35,6 +35,9 @@ QUERIES: list[tuple[str, list[int]]] = [
         # names in ORDER BY are aliases alone, and columns in expressions
         "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY j",
         "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY j + 0",
+        "SELECT 'k' || SUM(val) AS s, -j AS j FROM r GROUP BY j ORDER BY (j)",
+        "SELECT 'k' AS k, (a.i - 1) AS i, b.i AS h, SUM(a.val) AS s FROM r a JOIN r b USING (j) "
+        "GROUP BY b.i, a.i - 1 ORDER BY h, ((i)) DESC NULLS LAST",
         # names like those of fragments, numbers of columns behind *, and parentheses
         "SELECT i, 10 * SUM(val) AS c0, 'a' || i AS z FROM v GROUP BY i HAVING c0 > 10 ORDER BY i",
         "SELECT i AS c1, val AS c0 FROM v ORDER BY -c0, c1 LIMIT 2",

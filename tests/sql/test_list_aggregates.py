@@ -124,6 +124,17 @@ def test_no_element_beyond_the_group(con: einsql.Connection) -> None:
     assert con.execute(query).fetchall() == [(2, None)]
 
 
+def test_lists_that_are_read_twice(con: einsql.Connection, duck: duckdb.DuckDBPyConnection) -> None:
+    """An equal call is bound once, also between calls of other lists."""
+    con.execute("SET sites = 1")
+    stored(con, duck, "float64", 0)
+    query = (
+        "SELECT k, MAX(val, 1)[2] + 1 AS a, IF(MAX(k, 3)[2] > 1, 1, MAX(val, 1)[2]) AS b, "
+        "MAX(k, 3)[2] * MAX(val, 1)[1] AS c FROM y GROUP BY k"
+    )
+    assert comparable(con.execute(query).fetchall()) == comparable(duck.execute(query).fetchall())
+
+
 def test_results_of_lists(
     con: einsql.Connection, duck: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:

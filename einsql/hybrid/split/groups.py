@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError
 
@@ -179,17 +181,26 @@ class Groups:
                 continue
             k, size = best
             is_output = size == 1 and tokens[at].text.lower() in outputs
-            if not (is_output and at in outer and self._is_item(part, at)):
+            if not (is_output and self._is_item(part, at, outer)):
                 a, b = structure.span(Range(at, at + size))
                 edits.append((a, b, f"{name}.{column_of(k)}"))
             at += size
         return edits
 
-    def _is_item(self, part: Range, at: int) -> bool:
-        """True if a name is a complete item of ORDER BY, where aliases precede columns."""
-        word = self.core.splitter.structure.word
-        begins = at == part.first or word(at - 1) in ("ORDER BY", ",")
-        return begins and (at + 1 == part.last or word(at + 1) in (",", "ASC", "DESC", "NULLS"))
+    def _is_item(self, part: Range, at: int, outer: Container[int]) -> bool:
+        """True if a name is a complete item of ORDER BY, where aliases precede columns.
+
+        Args:
+            part: The clause.
+            at: The name, which may be in parentheses.
+            outer: The tokens of the clause that are in no parentheses.
+        """
+        structure = self.core.splitter.structure
+        word, first, last = structure.word, at, at + 1
+        while first > part.first and structure.closes.get(first - 1) == last:
+            first, last = first - 1, last + 1
+        begins = first in outer and (first == part.first or word(first - 1) in ("ORDER BY", ","))
+        return begins and (last == part.last or word(last) in (",", "ASC", "DESC", "NULLS"))
 
     def _is_operand(self, part: Range, at: int, key: Range) -> bool:
         """True if the tokens of a key at a place are an expression of their own.

@@ -92,7 +92,7 @@ class ListAggregates:
     def bind(
         self, aggregation: Aggregation, node: exp.Expr, bind: Callable[[exp.Expr], Typed]
     ) -> None:
-        """Binds a call.
+        """Binds a call, unless an equal one is bound.
 
         Args:
             aggregation: The aggregates of the SELECT.
@@ -103,6 +103,8 @@ class ListAggregates:
             ProgrammingError: The count is not one of values.
             NotSupportedError: The count is no constant, or a value has no type of tensors.
         """
+        if node in self.lists:
+            return
         where: Expr = TRUE
         part = list_slice(node)
         inner = node if part is None else part[0]

@@ -202,6 +202,8 @@ class Pair:
             with limited(WIDE_SECONDS if self.db.has_wide else SECONDS):
                 ours, outside = self._ours(query)
         except einsql.Error as e:
+            if isinstance(theirs, str) and "not yet supported" in theirs:
+                return Outcome("unsupported", outside=theirs)  # by DuckDB, which einsql asked
             return self._refused(query, theirs, e)
         except TimeoutError as e:
             if self.db.has_wide:  # as the roadmap says of computed keys
