@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.evaluation import statistics
 from benchmarks.evaluation.experiment import EINSQL
+from benchmarks.measure import Estimate
 from benchmarks.report import duration
 from einsql.core.units import data_size
 
@@ -43,16 +44,21 @@ def _rows(experiments: Json) -> Iterator[tuple[str, str]]:
             if min(duckdb.low, postgresql.low) > 1:
                 yield (
                     "chains_in_sql",
-                    f"A chain of matrix products ({case}) as SQL takes DuckDB {duckdb.value:,.0f} "
-                    f"and PostgreSQL {postgresql.value:,.0f} times einsql's time on the same text.",
+                    f"A chain of matrix products ({case}) as SQL takes DuckDB {_times(duckdb)} "
+                    f"and PostgreSQL {_times(postgresql)} times einsql's time on the same text.",
                 )
             return
+
+
+def _times(ratio: Estimate) -> str:
+    """The interval of a ratio of times."""
+    return f"{ratio.low:,.0f} to {ratio.high:,.0f}"
 
 
 def _training(experiments: Json) -> Iterator[tuple[str, str]]:
     """Bytes of a training step beside data parallel training."""
     cases = experiments.get("training", {"cases": {}})["cases"]
-    found: list[tuple[bool, float, str]] = []
+    found: list[tuple[bool, float, str, str]] = []
     for case, told in cases.items():
         ours, theirs = (told["contestants"].get(n, {}) for n in (EINSQL, "PyTorch DDP"))
         if not all(e.get("seconds") and "sent_bytes" in e for e in (ours, theirs)):
@@ -60,9 +66,22 @@ def _training(experiments: Json) -> Iterator[tuple[str, str]]:
         apart = theirs["sent_bytes"] / max(ours["sent_bytes"], 1)
         if apart > 1:
             not_slower = statistics.ratio(theirs["seconds"], ours["seconds"]).high >= 1
-            found.append((not_slower, apart, _step(case, ours, theirs)))
+            found.append((not_slower, apart, case, _step(case, ours, theirs)))
     if found:
-        yield "training", max(found)[2]
+        *_, case, sentence = max(found)
+        yield "training", " ".join([sentence, *_on_more_ranks(cases, case)])
+
+
+def _on_more_ranks(cases: Json, case: str) -> Iterator[str]:
+    """The bytes of a training step's other cases: the same network on other ranks."""
+    network = case.rpartition(", ")[0]
+    for other, told in cases.items():
+        ours, theirs = (told["contestants"].get(n, {}) for n in (EINSQL, "PyTorch DDP"))
+        if other != case and other.startswith(f"{network}, ") and "sent_bytes" in theirs:
+            yield (
+                f"On {other.rpartition(', ')[2]} it sends {data_size(ours['sent_bytes'])} "
+                f"beside {data_size(theirs['sent_bytes'])}."
+            )
 
 
 def _step(case: str, ours: Json, theirs: Json) -> str:
@@ -88,5 +107,6 @@ def _memory(experiments: Json) -> Iterator[tuple[str, str]]:
         yield (
             "memory",
             f"A chain of products under a limit of {names[-1]}, takes {slower:.2g} times as long "
-            f"as under {names[0]}.",
+            f"as under {names[0]}. The limit counts neither the mapped inputs nor the result that "
+            "is fetched.",
         )

@@ -90,6 +90,47 @@ def _tables(found: Json, own: bool) -> list[Json]:
     return [t for t in found["tables"] if t["compete"] and (t["ours"] != EINSQL) == own]
 
 
+@dataclass(frozen=True)
+class Change:
+    """A case with another verdict in another run.
+
+    Attributes:
+        experiment: The experiment.
+        case: The case.
+        before: The verdict of the other run.
+        now: The verdict.
+    """
+
+    experiment: str
+    case: str
+    before: Verdict
+    now: Verdict
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether both verdicts name a single fastest system, and not the same."""
+        single = len(self.before.tied) == len(self.now.tied) == 1
+        return single and self.before.fastest != self.now.fastest
+
+
+def other_verdicts(before: Json, now: Json) -> tuple[int, list[Change]]:
+    """The number of cases of both runs, and those with different verdicts."""
+    compared, changes = 0, list[Change]()
+    for name in now["experiments"]:
+        if name not in before["experiments"]:
+            continue
+        old, new = (verdicts(run["experiments"][name]) for run in (before, now))
+        common = [case for case in new if case in old]
+        compared += len(common)
+        changes += [
+            change
+            for case in common
+            if (change := Change(name, case, old[case], new[case])).is_reversed
+            or old[case].word != new[case].word
+        ]
+    return compared, changes
+
+
 def rounds_of(content: Json) -> list[int]:
     """The numbers of rounds behind the intervals of a run, the commonest first."""
     counts: dict[int, int] = {}

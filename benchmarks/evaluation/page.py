@@ -12,6 +12,7 @@ from benchmarks.evaluation import claims, statistics
 from benchmarks.evaluation.comparisons import (
     WORDS,
     judged,
+    other_verdicts,
     rounds_of,
     verdicts,
     words_of_strategies,
@@ -35,7 +36,7 @@ NO_REASON = "No reason is recorded."
 RESIDENT = "the sum of the processes' peaks of resident memory, inputs and libraries included"
 """What the memory of runs is that do not say so."""
 SENT_BY = {
-    COUNTERS: "payload, by the system's own counters",
+    COUNTERS: "payload, by the system's own counters or computed from the sizes",
     LOOPBACK: "all bytes through the loopback interface, with headers and control messages",
 }
 
@@ -46,16 +47,28 @@ def write() -> Path:
     """Writes the newest complete run into the page, and draws its pictures."""
     from benchmarks.evaluation import pictures  # matplotlib is needed for this alone
 
-    content = json.loads(complete()[-1].read_text(encoding="utf-8"))
-    write_between(DOCUMENT, "results", text(content))
+    content, previous = newest()
+    write_between(DOCUMENT, "results", text(content, previous))
     write_between(claims.README, "claims", claims.text(content))
     pictures.write(content, FOLDER)
     return DOCUMENT
 
 
-def text(content: Json, named: Sequence[str] = ()) -> str:
-    """The results of a run, or of some of its experiments, in Markdown."""
-    parts = [_head(content), *([] if named else _summary(content))]
+def newest() -> tuple[Json, Json | None]:
+    """The newest complete run and the one before, if there is one."""
+    runs = [json.loads(p.read_text(encoding="utf-8")) for p in complete()[-2:]]
+    return runs[-1], runs[0] if len(runs) > 1 else None
+
+
+def text(content: Json, previous: Json | None = None, named: Sequence[str] = ()) -> str:
+    """The results of a run, or of some of its experiments, in Markdown.
+
+    Args:
+        content: The run.
+        previous: The run before, with which verdicts are compared.
+        named: The experiments; empty for all.
+    """
+    parts = [_head(content), *([] if named else _summary(content, previous))]
     for part, names in PARTS.items():
         there = [n for n in names if n in content["experiments"] and (not named or n in named)]
         if there:
@@ -87,8 +100,8 @@ def _head(content: Json) -> str:
     ]
     if intervals:
         lines.append(
-            "probability that an interval contains the median that it estimates: "
-            + ", ".join(intervals)
+            "probability that an interval contains the median that it estimates, if rounds are "
+            "independent: " + ", ".join(intervals)
         )
     passes = content.get("passes", 1)
     apart = f" in {passes} passes over all experiments" if passes > 1 else ""
@@ -115,7 +128,7 @@ def _packages(content: Json) -> Iterator[tuple[str, str]]:
 # Tables ----------------------------------------------------------------------------------------
 
 
-def _summary(content: Json) -> Iterator[str]:
+def _summary(content: Json, previous: Json | None) -> Iterator[str]:
     """The counts of comparisons, with other systems and among einsql's strategies."""
     experiments = content["experiments"]
     names = [name for part in PARTS.values() for name in part if name in experiments]
@@ -126,7 +139,9 @@ def _summary(content: Json) -> Iterator[str]:
         "These comparisons are measured. Variants of einsql, such as `einsql, data parallel`, are "
         "not counted."
     )
-    yield _counts(["experiment", "einsql wins", "ties", "einsql does not win"], systems)
+    yield _counts(["experiment", "einsql wins", "ties", "another is faster"], systems)
+    if previous is not None:
+        yield _agreement(content, previous)
     yield "![The other system's time over einsql's time](evaluation/times.svg)"
     if strategies:
         yield "### eindecomp among einsql's strategies"
@@ -145,6 +160,22 @@ def _counts(head: Sequence[str], words: Mapping[str, Sequence[str]]) -> str:
     return _markdown(
         head, [[_link(n), *(str(of.count(w)) for w in WORDS)] for n, of in words.items()]
     )
+
+
+def _agreement(content: Json, previous: Json) -> str:
+    """The comparisons that have another verdict in the run before."""
+    compared, changes = other_verdicts(previous, content)
+    lines = [
+        f"- {_link(c.experiment)}, {c.case}: {c.before.word}, now {c.now.word}" for c in changes
+    ]
+    reversed_ones = sum(c.is_reversed for c in changes)
+    return "\n".join([
+        f"Of {compared} cases {len(changes)} have another verdict in the run before, of "
+        f"{previous['date'][:16].replace('T', ' ')} at commit `{previous['commit']}`. Where "
+        "neither run calls a tie, the other run has another fastest system in "
+        f"{reversed_ones or 'none'} of them.\n",
+        *lines,
+    ])  # fmt: skip
 
 
 def _link(name: str) -> str:
@@ -311,8 +342,8 @@ def _counted(cases: Mapping[str, Json], columns: Sequence[str]) -> Iterator[str]
     parts = [f"{_names(of)}: {what}" for what, of in sorted(names.items())]
     if parts and neither:
         parts.append(
-            f"{_names(neither)}: none, because the system neither counts them nor sends them "
-            "through the loopback interface"
+            f"{_names(neither)}: no figure. The system has no counter, and sent at most 64 KiB "
+            "through the loopback interface; processes of one machine may use shared memory"
         )
     if parts:
         yield "How the bytes of each system are counted:\n\n" + "\n".join(f"- {p}." for p in parts)
@@ -333,7 +364,7 @@ def _absent(found: Json) -> Iterator[str]:
 
 
 def _losses(of: Experiment, found: Json) -> Iterator[str]:
-    """Where einsql does not win, and why."""
+    """Where einsql does not have the least figure, and why."""
     lines = []
     for case, verdict in verdicts(found).items():
         if verdict.word == "lost":
@@ -341,7 +372,7 @@ def _losses(of: Experiment, found: Json) -> Iterator[str]:
             why = of.reasons.get(case) or of.reasons.get("") or NO_REASON
             lines.append(f"- {case}: {verdict.fastest} takes {r.value:.3g} of einsql's time. {why}")
     if lines:
-        yield "Where einsql does not win:\n\n" + "\n".join(lines)
+        yield "Where another system or strategy is faster or less:\n\n" + "\n".join(lines)
 
 
 def _computed(of: Experiment, table: Json) -> Iterator[str]:

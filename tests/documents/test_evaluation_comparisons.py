@@ -89,7 +89,7 @@ def test_the_page_says_which_variants_are_faster_and_how_bytes_are_counted() -> 
         "einsql's time (speech, 2 ranks)." in text
     )
     assert "- `PyTorch DDP`: all bytes through the loopback interface" in text
-    assert "- `einsql`, `einsql, data parallel`: payload, by the system's own counters." in text
+    assert "- `einsql`, `einsql, data parallel`: payload, by the system's own counters" in text
     assert (
         "Not run at this size or in this form: `PyTorch` (speech, 2 ranks); "
         "`einsql, data parallel`, `PyTorch DDP` (speech, one process)." in text
@@ -98,6 +98,21 @@ def test_the_page_says_which_variants_are_faster_and_how_bytes_are_counted() -> 
     assert page.NO_REASON not in text
     assert "9 rounds (96.1%)" in text
     assert "### eindecomp among" not in text
+
+
+def test_the_page_names_the_cases_with_another_verdict_in_the_run_before() -> None:
+    def run_with(seconds: float) -> dict[str, Any]:
+        case = _case(einsql=_entry(2), PyTorch=_entry(seconds))
+        same = _case(einsql=_entry(1), PyTorch=_entry(2))
+        return _content("training", {"speech, one process": case, "images": same})
+
+    text = page.text(run_with(1), run_with(3))
+    assert "Of 2 cases 1 have another verdict in the run before" in text
+    assert "feed-forward-network), speech, one process: won, now lost" in text
+    assert "other run has another fastest system in 1 of them" in text
+    assert "other run has another fastest system in none of them" in page.text(
+        run_with(2), run_with(3)
+    )
 
 
 def test_a_reason_is_printed_where_einsql_loses() -> None:

@@ -208,7 +208,8 @@ EXPERIMENT = Experiment(
         "or-and, 512³": "The product in FLOAT takes 1.4 to 1.9 ms by BLAS alone. The rest are "
         "comparisons with 0, flags as numbers and back, and the statement. A product in place of "
         "tiles saved four fifths of the processor's time; no scan of the operands, and truths "
-        "without integers in between, saved 1.4 of 4.5 ms on an idle machine.",
+        "without integers in between, saved 1.4 of 4.5 ms on an idle machine. The peers "
+        "return truths; the statement returns integers, 0 or 1.",
         **{f"{list(ALGEBRAS)[-1]}, {n}³": "A point of ARG_MIN takes four vector instructions: an "
         "addition, a comparison and two selections. The user's MERGE also orders equal lengths, "
         "which takes two comparisons and a combination of masks more. Seven instructions to four "

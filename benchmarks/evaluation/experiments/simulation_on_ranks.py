@@ -50,6 +50,8 @@ EXPERIMENT = Experiment(
     title="Simulation beside runs",
     source="beyond the papers",
     about="Plans are simulated at the rates that CALIBRATE measures, and run. The bytes that each "
-    "rank sends and receives are compared with those of the plan.",
+    "rank sends and receives are compared with those of the plan. A program that disturbs "
+    "CALIBRATE makes all simulated seconds of these ranks wrong by one factor; "
+    "docs/explanation/simulation.md has a record without a disturbance.",
     computed=computed,
 )
