@@ -87,10 +87,10 @@ sqlalchemy: $(VENV)/.dev  ## run SQLAlchemy's own suite for dialects
 	$(BIN)/python -m tests.frontends.sqlalchemy.suite
 
 kills: $(VENV)/.dev  ## kill a process 500 times while it commits, and look at what is left
-	EINSQL_KILLS=500 $(BIN)/pytest -n 0 -s tests/storage/database/test_kills.py
+	EINSQL_KILLS=500 $(BIN)/pytest -n 0 -s -o faulthandler_timeout=0 tests/storage/database/test_kills.py
 
 faults: $(VENV)/.dev  ## fail or kill every call to the file system, and lose power after each
-	EINSQL_FAULTS=all $(BIN)/pytest -n 0 -s tests/storage/database/test_faults.py tests/storage/database/test_power.py
+	EINSQL_FAULTS=all $(BIN)/pytest -n 0 -s -o faulthandler_timeout=0 tests/storage/database/test_faults.py tests/storage/database/test_power.py
 
 interrupts: $(VENV)/.dev  ## interrupt statements and fetches 800 times at random instants
 	EINSQL_INTERRUPTS=400 $(BIN)/pytest -n 0 -s tests/hybrid/test_interrupts.py -k random

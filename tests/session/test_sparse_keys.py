@@ -14,8 +14,12 @@ import pytest
 from scipy import sparse
 
 import einsql
+from einsql.core.sparse.arrays import dense_array
+from einsql.core.sparse.matrix import Sparse
 from einsql.kernels import registry
 from einsql.kernels.sparse import elements
+from einsql.kernels.vectorized import vector
+from einsql.storage import sparse_fields
 from tests.support.samples import spread
 
 EXTENTS = {"i": 4, "j": 5, "k": 3, "l": 6}
@@ -415,6 +419,24 @@ def test_changes_stay_sparse_with_parameters_and_several_parts() -> None:
     assert con.execute("SELECT * FROM t").fetchall() == [(1, 2, 1), (600_000, 5, 6)]
     con.execute("DELETE FROM t WHERE i >= ?", [500_000])
     assert con.execute("SELECT * FROM t").fetchall() == [(1, 2, 1)]
+
+
+def test_the_array_of_a_sparse_operand_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel reads it in blocks of points."""
+    arrays: list[str] = []
+
+    def counted(fields: Sparse, name: str) -> np.ndarray:
+        arrays.append(name)
+        return dense_array(fields, name)
+
+    monkeypatch.setattr(vector, "BLOCK", 64)
+    monkeypatch.setattr(sparse_fields, "dense_array", counted)
+    con = einsql.connect(config={"jit": "never"})
+    con.execute("CREATE TENSOR t (i DIM(100), j DIM(50), val DOUBLE) STORAGE SPARSE")
+    con.execute("INSERT INTO t SELECT r, r % 50, r FROM range(100) AS x(r)")
+    sql = "SELECT SUM(t.val) AS s FROM t JOIN range(100) AS r(i) ON t.i = r.i * r.i % 100"
+    assert con.execute(sql).fetchall() == [(sum(n * n % 100 for n in range(100)),)]
+    assert sorted(arrays) == sorted(set(arrays)) != []
 
 
 SHIFTED = (

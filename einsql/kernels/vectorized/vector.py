@@ -19,6 +19,7 @@ from einsql.core.lazy_module import lazy_modules
 from einsql.core.records import dataclass
 from einsql.core.schema import DType
 from einsql.core.source_writer import FieldSource, Page
+from einsql.core.sparse.matrix import sparse_of
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Operand, Output, Value
 from einsql.ir.functions import REDUCTIONS
 from einsql.ir.functions.casts import cast_array
@@ -341,6 +342,18 @@ class _Points(Block):
         return mask
 
 
+class _Arrays(dict[str, np.ndarray]):
+    """The fields of a sparse operand as arrays, each of which is made when it is first read."""
+
+    def __init__(self, fields: Arrays) -> None:
+        super().__init__()
+        self.fields = fields
+
+    def __missing__(self, name: str) -> np.ndarray:
+        self[name] = array = self.fields[name]
+        return array
+
+
 def _blocks(shape: Sequence[int], room: int) -> Iterator[Ranges]:
     """Cuts a domain into blocks of `room` points, with complete trailing axes if they fit."""
     steps: list[int] = []
@@ -371,6 +384,7 @@ def _points(plan: _Plan, operands: Sequence[Arrays], tick: Tick) -> Iterator[tup
         return
     shape = [a.extent for a in plan.enumerated]
     total, done = prod(shape), 0
+    operands = [fields if sparse_of(fields) is None else _Arrays(fields) for fields in operands]
     for ranges in _blocks(shape, plan.room):
         points = _Points(plan, operands, ranges)
         yield points, points.derive()
