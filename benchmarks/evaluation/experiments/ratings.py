@@ -144,9 +144,9 @@ EXPERIMENT = Experiment(
     tolerance=1e-6,
     reasons={
         "best titles, 200,000 ratings": "DuckDB runs the join with titles, the grouping and the "
-        "order on both sides, over 10,318 sums of einsql. By a profile, two thirds of einsql's time "
-        "are the wait for this part, a sixth makes the sums a table of DuckDB, and a fiftieth are "
-        "the sums. Why DuckDB's part takes longer than the whole statement there is not known. "
+        "order on both sides, over 10,318 sums of einsql. By a profile, two thirds of einsql's "
+        "time are the wait for this part, a sixth makes the sums a table of DuckDB, and a fiftieth "
+        "are the sums. Why DuckDB's part takes longer than the whole statement there is not known. "
         "Sums by compiled loops saved 0.4 ms; counting rows on request, a thread for each query, "
         "and views of the sums saved nothing that could be kept.",
     },
