@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from einsql.core.mappings import grouped
@@ -25,7 +25,7 @@ from einsql.ir.einsum.graph import (
     subexpressions,
     walk,
 )
-from einsql.ir.einsum.graph_rewriting import fresh, map_exprs
+from einsql.ir.einsum.graph_rewriting import fresh, hint_over, map_exprs
 from einsql.ir.einsum.intervals import bounds_of, can_raise
 from einsql.ir.einsum.reasons import unproven
 from einsql.ir.functions import REDUCTIONS, SCALARS
@@ -98,6 +98,21 @@ def used_labels(node: EinSum) -> set[str]:
     """Labels that an operand or an expression of the node reads."""
     read = {x for o in node.operands for x in o.labels}
     return read.union(*map(labels_of, exprs(node)))
+
+
+def without_unread(node: EinSum, labels: Container[str]) -> EinSum:
+    """The node without those of some derived labels that nothing reads.
+
+    Args:
+        node: The node.
+        labels: Derived labels, of which none excludes a point by its bounds.
+    """
+    for axis in [a for a in reversed(node.axes) if a.label in labels]:
+        without = replace(node, axes=tuple(a for a in node.axes if a is not axis))
+        if axis.label not in used_labels(without) | {*node.keys}:
+            hint = hint_over(node.hint, {a.label for a in without.axes})
+            node = replace(without, hint=hint)
+    return node
 
 
 def factors(expr: Expr, fn: str) -> Iterator[Expr]:

@@ -26,8 +26,7 @@ from einsql.ir.einsum.graph import (
     is_shift,
     subexpressions,
 )
-from einsql.ir.einsum.graph_rewriting import hint_over
-from einsql.optimizer.rewrite.node_properties import used_labels
+from einsql.optimizer.rewrite.node_properties import without_unread
 from einsql.optimizer.rewrite.rules import Rule
 
 
@@ -75,7 +74,8 @@ def _over_shifted(node: EinSum, number: int, shifts: dict[str, tuple[str, int]])
     source = _shifted(node, number, shifts, moved) if moved else operand.source
     operands = (*node.operands[:number], Operand(source, keys), *node.operands[number + 1 :])
     derived = {x for x, (base, _) in shifts.items() if x != base}
-    return _without_unread(replace(node, operands=operands), derived)
+    # The shifted tensor has no element where such a label is outside of its bounds.
+    return without_unread(replace(node, operands=operands), derived)
 
 
 def _contains(node: EinSum, label: str, other: str) -> bool:
@@ -122,19 +122,6 @@ def _shifted(
 
 def _plus(label: str, number: int) -> Expr:
     return call("sub" if number < 0 else "add", DType.BIGINT, Label(label), bigint(abs(number)))
-
-
-def _without_unread(node: EinSum, labels: set[str]) -> EinSum:
-    """The node without those of some derived labels that nothing reads any more.
-
-    The shifted tensor has no element where such a label is outside of its bounds.
-    """
-    for axis in [a for a in reversed(node.axes) if a.label in labels]:
-        rest = tuple(a for a in node.axes if a is not axis)
-        without = replace(node, axes=rest)
-        if axis.label not in used_labels(without) | {*node.keys}:
-            node = replace(without, hint=hint_over(node.hint, {a.label for a in rest}))
-    return node
 
 
 SHIFT_KEYS = Rule(

@@ -14,9 +14,9 @@ from math import prod
 from einsql.core.records import dataclass
 from einsql.ir.einsum.affine import affine_labels
 from einsql.ir.einsum.graph import Axis, EinSum, Expr, Operand, Roots, exprs, labels_of, walk
-from einsql.ir.einsum.graph_rewriting import hint_over, relabel, view
+from einsql.ir.einsum.graph_rewriting import relabel, view
 from einsql.ir.einsum.intervals import bounds_of, fits, interval
-from einsql.optimizer.rewrite.node_properties import fresh_names, readers, used_labels
+from einsql.optimizer.rewrite.node_properties import fresh_names, readers, without_unread
 from einsql.optimizer.rewrite.rules import Rule, rebuild
 
 
@@ -64,7 +64,7 @@ def split_labels(roots: Roots) -> tuple[Roots, int]:
                 operands[n] = Operand(split_nodes[id(wide), split], labels)
         if operands == list(over.operands):
             return over
-        return _without_unread(replace(over, operands=tuple(operands)), replaced)
+        return without_unread(replace(over, operands=tuple(operands)), replaced)
 
     return rebuild(roots, visit) if reads else (roots, 0)
 
@@ -143,13 +143,6 @@ def _taken_apart(
     derived = replace(wide.axis(label), define=define)
     keys = tuple(dict.fromkeys(_spelled(operand.labels, label, digits)))
     return Operand(view(operand, [*free, *digits, derived], keys), keys)
-
-
-def _without_unread(node: EinSum, replaced: set[str]) -> EinSum:
-    """The node without unread replaced labels that are always within bounds."""
-    used = used_labels(node) | set(node.keys)
-    kept = tuple(a for a in node.axes if a.label in used or a.label not in replaced)
-    return replace(node, axes=kept, hint=hint_over(node.hint, {a.label for a in kept}))
 
 
 def _spelled(labels: tuple[str, ...], label: str, digits: tuple[Axis, ...]) -> tuple[str, ...]:
