@@ -30,7 +30,7 @@ from einsql.planner.plan import inputs_fit
 from einsql.sql.scope.relation import Relation
 from einsql.storage.duckdb.failures import is_cancelled, position_in, translate
 from einsql.storage.duckdb.streams import no_rows
-from einsql.storage.duckdb.table_result import TableResult
+from einsql.storage.duckdb.table_result import TableResult, run_once
 from einsql.storage.objects import Definition
 
 if TYPE_CHECKING:
@@ -307,9 +307,9 @@ def _table(
             there.append(f"{kind} temp.{in_quotes(name)}")
         with nullcontext() if most == 0 else ctx.duck.profiling.of(duck, not hybrid.is_query):
             relation = duck.sql(text, params=parameters or None)
-            names = tuple(relation.columns)
+            names, types = tuple(relation.columns), tuple(map(str, relation.types))
             if relation.type != _DONE:
-                relation = (relation if most is None else relation.limit(most)).materialize()
+                relation = run_once(duck, relation if most is None else relation.limit(most))
         if hybrid.is_query:
             names = tuple(
                 _spelled(duck, name, hybrid) for name in _names(duck, names, text, parameters)
@@ -338,7 +338,7 @@ def _table(
             with suppress(duckdb.Error):  # a failed transaction has already dropped it
                 duck.execute(f"DROP {one}").fetchall()
     busy = Inherited(ctx.lock)
-    return TableResult(relation, names, tuple(str(t) for t in relation.types), busy, text)
+    return TableResult(relation, names, types, busy, text)
 
 
 def _names(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.storage.duckdb.table_result import run_once
 
 
 @pytest.fixture
@@ -360,14 +361,50 @@ def test_results_are_refused_by_einsql_alone(con: einsql.Connection) -> None:
     with pytest.raises(einsql.InterfaceError, match="n is VARCHAR, which cannot hold 0"):
         con.execute("SELECT NULLIF(n, 'a') AS n FROM t").fetch_numpy(fill=0)
     con.execute("BEGIN")
-    cursor = con.execute("SELECT n FROM t ORDER BY n")
+    cursor = con.execute("SELECT n, DATE '2026-11-30' AS day FROM t ORDER BY n")
     with pytest.raises(einsql.DataError):
         con.execute("SELECT n::INTEGER FROM t")
     for fetch in (cursor.fetchall, cursor.fetch_arrow_table, cursor.fetch_numpy):
         with pytest.raises(einsql.OperationalError, match="ROLLBACK"):
             fetch()
     con.execute("ROLLBACK")
-    assert cursor.fetchall() == [("a",), ("b",)]
+    assert [n for n, _ in cursor.fetchall()] == ["a", "b"]
+
+
+def test_rows_held_in_arrow_are_those_of_duckdb(con: einsql.Connection) -> None:
+    types = "BOOLEAN TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT FLOAT"
+    columns = [f"NULLIF(n % 2, {null})::{kind} AS {kind}_{null}"
+               for kind in types.split() for null in (0, 2)]  # fmt: skip
+    columns += ["n / 0.0 AS d", "NULLIF(n, 1) / 4 AS e", "'a' || chr(n::INT) || 'é' AS s"]
+    columns += ["NULLIF(repeat('b', n::INT), '') AS t", "n AS n", "n AS n"]
+    duck = duckdb.connect()
+    for rows_read in (0, 1, 5):
+        text = f"SELECT {', '.join(columns)} FROM range({rows_read}) r(n) ORDER BY n"
+        ours, want = con.execute(f"{text} --x"), duck.sql(text)
+        assert len(ours.fetchall()) == ours.rowcount == rows_read
+        assert repr(con.execute(text).fetchall()) == repr(want.fetchall())
+        assert repr(con.execute(text).fetchmany(2)) == repr(want.limit(2).fetchall())
+        for a, b in zip(ours.fetch_arrow_table().columns, want.to_arrow_table().columns,
+                        strict=True):  # fmt: skip
+            assert (a.type, repr(a.to_pylist())) == (b.type, repr(b.to_pylist()))
+        assert con.execute(text).fetch_df().equals(want.df())
+        arrays = con.execute(text).fetchnumpy()
+        for name, array in want.fetchnumpy().items():
+            assert (type(arrays[name]), arrays[name].dtype) == (type(array), array.dtype), name
+            np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_texts_that_exceed_a_batch_of_arrow_are_held_by_duckdb() -> None:
+    class Long:  # 2 GiB of texts in 8,192 rows
+        types = ("VARCHAR",)
+
+        def to_arrow_table(self, rows: int) -> object:
+            raise duckdb.InvalidInputException(f"SET arrow_large_buffer_size=true, {rows}")
+
+        def materialize(self) -> str:
+            return "held by DuckDB"
+
+    assert run_once(None, Long()) == "held by DuckDB"
 
 
 def test_names_of_columns_are_duckdbs(con: einsql.Connection) -> None:
