@@ -10,10 +10,10 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import einsql
-from einsql.storage.duckdb.table_result import run_once
 
 
 @pytest.fixture
@@ -394,17 +394,14 @@ def test_rows_held_in_arrow_are_those_of_duckdb(con: einsql.Connection) -> None:
             np.testing.assert_array_equal(arrays[name], array)
 
 
-def test_texts_that_exceed_a_batch_of_arrow_are_held_by_duckdb() -> None:
-    class Long:  # 2 GiB of texts in 8,192 rows
-        types = ("VARCHAR",)
-
-        def to_arrow_table(self, rows: int) -> object:
-            raise duckdb.InvalidInputException(f"SET arrow_large_buffer_size=true, {rows}")
-
-        def materialize(self) -> str:
-            return "held by DuckDB"
-
-    assert run_once(None, Long()) == "held by DuckDB"
+def test_texts_in_arrow_that_are_no_unicode(con: einsql.Connection) -> None:
+    offsets, texts = np.array([0, 2, 4], np.int32), b"a\xffbc"
+    given = pa.Array.from_buffers(
+        pa.string(), 2, [None, *(pa.py_buffer(part) for part in (offsets, texts))]
+    )
+    wrong = pa.table({"r": [1, 2], "n": given})  # noqa: F841 - FROM names it
+    with pytest.raises(einsql.ProgrammingError, match="Invalid unicode"):
+        con.execute("SELECT n, r FROM wrong ORDER BY r").fetchall()
 
 
 def test_names_of_columns_are_duckdbs(con: einsql.Connection) -> None:

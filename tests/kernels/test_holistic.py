@@ -25,7 +25,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.interpreter import evaluate_node
 from einsql.kernels import compile_node
-from einsql.kernels.vectorized import best, holistic
+from einsql.kernels.vectorized import best, candidates, holistic
 from tests.kernels.indexed import gathers, segments
 from tests.kernels.nodes import Case, cases, check, no_tick
 from tests.support.samples import sample
@@ -76,7 +76,8 @@ def test_random_nodes(case: Case, small_blocks: bool, large: int) -> None:
         patch.setattr(holistic, "DENSE", 0 if small_blocks else 64)
         patch.setattr(holistic, "LARGE", large)
         patch.setattr(best, "BLOCK", 4 if small_blocks else best.BLOCK)
-        patch.setattr(best, "SPREAD", 1 if small_blocks else best.SPREAD)
+        for name in ("SPREAD", "PARTS"):
+            patch.setattr(candidates, name, 1 if small_blocks else getattr(candidates, name))
         check(case, compile_node(case.node, jit="never").run)
 
 

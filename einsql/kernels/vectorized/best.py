@@ -15,7 +15,6 @@ from math import prod
 import numpy as np
 
 from einsql.core.bfloat16 import loaded, stored
-from einsql.core.records import dataclass
 from einsql.core.schema import PRESENT, DType
 from einsql.core.sparse.compressed import Compressed
 from einsql.core.sparse.matrix import Sparse, sparse_of
@@ -35,21 +34,20 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.reasons import unproven
 from einsql.kernels.kernel import Arrays, Compile, Runner, Tick
+from einsql.kernels.vectorized.candidates import (
+    CACHED,
+    Candidates,
+    RowSearch,
+    codes_of,
+    leading,
+    order_of,
+    reaching,
+    worst_of,
+)
 from einsql.kernels.vectorized.key_boxes import boxes, steps, still, within
 
 BLOCK = 1 << 22
 """Greatest number of values that are computed at once, unless a single group has more."""
-CACHED = 1 << 16
-"""Number of values that are searched together, so that they are in the cache at the second pass."""
-SPREAD = 16
-"""Parts of a group for each wanted value, of which only the extremes are ordered.
-
-Random values have about `1 + 1 / SPREAD` candidates for each wanted one.
-"""
-
-TIED = 4
-"""Candidates for each wanted value above which those equal to the last one are counted."""
-
 _Search = tuple[Expr, Expr, Expr, bool]
 """Argument, value and condition of outputs, and whether greater values are better."""
 
@@ -62,31 +60,6 @@ def compile_best(node: EinSum, compile_node: Compile) -> Runner:
         compile_node: Compiles nodes without such reductions.
     """
     return _Best(node, compile_node).run
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """Values with the number of their group.
-
-    Attributes:
-        group: The number of each value's group.
-        at: The position of each value, an index of each key of the element-wise node.
-        elements: The numbers of the stored elements; None for values of an array.
-    """
-
-    group: np.ndarray
-    at: tuple[np.ndarray, ...]
-    elements: np.ndarray | None = None
-
-    def of(self, array: np.ndarray) -> np.ndarray:
-        """The values of a field of the element-wise node."""
-        found: np.ndarray = array[self.at if self.elements is None else self.elements]
-        return found
-
-    def only(self, kept: np.ndarray | slice) -> _Found:
-        """Some of the values."""
-        elements = None if self.elements is None else self.elements[kept]
-        return _Found(self.group[kept], tuple(a[kept] for a in self.at), elements)
 
 
 class _Best:
@@ -215,21 +188,19 @@ class _Best:
         selected = of_elements.get(_mask(n))
         shape = [grid[k].size for k in self._groups]
         if few is not None:
-            best = self._of_elements(few.taken(), selected)
+            best = self._of_elements(few.taken(), array, selected, wanted, greatest)
         elif self._computed:
             best = self._scattered(array, selected, values, shape)
+            best = best.only(leading(best.group, best.of(array), wanted, greatest))
         else:
-            search_rows = _RowSearch(wanted, greatest, self._breaks_ties(argument, compared))
+            search_rows = RowSearch(wanted, greatest, self._breaks_ties(argument, compared))
             best = search_rows.candidates(array, selected, len(self._by))
-        codes = _codes(best.of(array), greatest)
-        if few is not None or self._computed:
-            leading = _leading(best.group, codes, wanted)
-            codes, best = codes[leading], best.only(leading)
+        codes = codes_of(best.of(array), greatest)
         if _argument(n) in of_elements:
             arguments = best.of(np.atleast_1d(loaded(of_elements[_argument(n)], argument.dtype)))
         else:
             arguments = self._positions(argument, best, box)
-        order = _order(best.group, codes, arguments)
+        order = order_of(best.group, codes, arguments)
         counts = np.bincount(best.group, minlength=prod(shape))
         starts = np.cumsum(counts) - counts
         arguments = np.append(arguments[order], np.zeros(1, arguments.dtype))
@@ -251,14 +222,32 @@ class _Best:
             grid[k] = np.arange(a.lo + part.start, a.lo + part.stop).reshape(shape)
         return grid
 
-    def _of_elements(self, matrix: Compressed, selected: np.ndarray | None) -> _Found:
-        """All selected elements; groups have equal first keys."""
+    def _of_elements(
+        self,
+        matrix: Compressed,
+        array: np.ndarray,
+        selected: np.ndarray | None,
+        wanted: int,
+        greatest: bool,
+    ) -> Candidates:
+        """The selected elements that may be among the best; groups have equal first keys."""
+        by = len(self._by)
+        if by == 1:
+            starts, counts = matrix.starts, matrix.counts
+            if selected is not None:
+                array = np.where(selected, array, worst_of(array.dtype, greatest))
+            chosen = reaching(array, starts[:-1], counts, wanted, greatest)
+            if selected is not None:
+                chosen = selected if chosen is None else chosen & selected
+            every = np.arange(matrix.stored) if chosen is None else np.flatnonzero(chosen)
+            return Candidates(np.searchsorted(starts, every, side="right") - 1, (), every)
         elements = np.arange(matrix.stored) if selected is None else np.flatnonzero(selected)
-        group, by = np.zeros(len(elements), np.int64), len(self._by)
+        group = np.zeros(len(elements), np.int64)
         if by:
             places = [p if selected is None else p[elements] for p in matrix.positions[:by]]
             group = numbers_of(places, matrix.extents[:by])
-        return _Found(group, (), elements)
+        best = Candidates(group, (), elements)
+        return best.only(leading(group, array[elements], wanted, greatest))
 
     def _scattered(
         self,
@@ -266,7 +255,7 @@ class _Best:
         selected: np.ndarray | None,
         values: Arrays,
         shape: Sequence[int],
-    ) -> _Found:
+    ) -> Candidates:
         """All selected values of groups with computed keys."""
         node, number = self._node, np.zeros((), np.int64)
         for k, extent in zip(self._groups, shape, strict=True):
@@ -278,7 +267,7 @@ class _Best:
             number = number * extent + position
         chosen = np.ones(array.shape, bool) if selected is None else np.atleast_1d(selected)
         at = np.nonzero(chosen)
-        return _Found(np.broadcast_to(number, array.shape)[at], at)
+        return Candidates(np.broadcast_to(number, array.shape)[at], at)
 
     def _breaks_ties(self, argument: Expr, compared: Expr) -> bool:
         """Whether the first ones of equal values have the least arguments."""
@@ -299,7 +288,7 @@ class _Best:
         values = _evaluated(argument, {x: grid[x] + lows[x] for x in self._gone})
         return bool((np.diff(np.atleast_1d(values)) >= 0).all())
 
-    def _positions(self, argument: Expr, found: _Found, box: Mapping[str, slice]) -> np.ndarray:
+    def _positions(self, argument: Expr, found: Candidates, box: Mapping[str, slice]) -> np.ndarray:
         """The values of an argument that reads keys only."""
 
         def leaf(e: Label | Value) -> np.ndarray:
@@ -346,139 +335,6 @@ def _evaluated(place: Expr, grid: Mapping[str, np.ndarray]) -> np.ndarray:
 
     shape = np.broadcast_shapes(*(g.shape for g in grid.values()))
     return np.broadcast_to(expression_value(place, leaf, np.ones(shape, bool), same), shape)
-
-
-@dataclass(frozen=True, slots=True)
-class _RowSearch:
-    """The search for the values of each row that may be among the best.
-
-    Attributes:
-        wanted: The number of the best values.
-        greatest: Whether greater values are better.
-        first_ties: Whether the first ones of equal values are the best.
-    """
-
-    wanted: int
-    greatest: bool
-    first_ties: bool
-
-    def candidates(self, array: np.ndarray, selected: np.ndarray | None, keys: int) -> _Found:
-        """The candidates of all rows.
-
-        Args:
-            array: The values; the first axes are those of the rows.
-            selected: Which values are selected; the others have the worst value. None for all.
-            keys: The number of the first axes.
-        """
-        shape = array.shape
-        rows = np.ascontiguousarray(array).reshape(prod(shape[:keys]), prod(shape[keys:]))
-        masks = None if selected is None else np.ascontiguousarray(selected).reshape(rows.shape)
-        together = max(1, CACHED // max(1, rows.shape[1]))
-        parts = []
-        for start in range(0, len(rows), together):
-            mask = None if masks is None else masks[start : start + together]
-            chosen = self._chosen(rows[start : start + together], mask)
-            parts.append(np.flatnonzero(chosen) + start * rows.shape[1])
-        flat = np.concatenate(parts)
-        return _Found(flat // rows.shape[1], np.unravel_index(flat, shape))
-
-    def _chosen(self, rows: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-        """The candidates of some rows, as flags."""
-        if self.wanted >= rows.shape[1]:
-            return np.ones(rows.shape, bool) if mask is None else mask
-        bound = self._bound(rows)
-        chosen = ~(rows < bound) if self.greatest else ~(rows > bound)
-        if mask is not None:
-            chosen &= mask
-        if self.first_ties and np.count_nonzero(chosen) > TIED * self.wanted * len(rows):
-            chosen = self._without_late_ties(rows, chosen)
-        return chosen
-
-    def _without_late_ties(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """The candidates without those equal to the last wanted value that come too late."""
-        bound = self._nth(rows)
-        if rows.dtype.kind == "f" and np.isnan(bound).any():
-            return chosen
-        equal = chosen & (rows == bound)
-        better = chosen & ((rows > bound) if self.greatest else (rows < bound))
-        if rows.dtype.kind == "f" and self.greatest:
-            better |= chosen & np.isnan(rows)
-        room = self.wanted - np.count_nonzero(better, axis=1)
-        early = equal.cumsum(axis=1) <= room[:, None]
-        return np.asarray(better | (equal & early))
-
-    def _bound(self, rows: np.ndarray) -> np.ndarray:
-        """A value of each row that `wanted` of its values reach; NaN is the greatest value."""
-        terms = rows.shape[1]
-        width = terms // (SPREAD * self.wanted)
-        if width > 1:
-            count = terms // width
-            parts = rows[:, : count * width].reshape(len(rows), width, count)
-            rows = parts.max(axis=1) if self.greatest else np.fmin.reduce(parts, axis=1)
-        return self._nth(rows)
-
-    def _nth(self, rows: np.ndarray) -> np.ndarray:
-        place = rows.shape[1] - self.wanted if self.greatest else self.wanted - 1
-        return np.asarray(np.partition(rows, place, axis=1)[:, place, None])
-
-
-def _codes(values: np.ndarray, greatest: bool) -> np.ndarray:
-    """Integers in ascending order from the best value to the worst one, equal for equal values."""
-    if values.dtype.kind == "f":
-        size = max(4, values.itemsize)
-        floats = np.add(values, 0, dtype=f"f{size}")  # -0 becomes 0
-        unknown = np.isnan(floats)
-        if unknown.any():
-            floats[unknown] = np.nan
-        bits = floats.view(f"i{size}")
-        below = bits >> (8 * size - 1)  # all bits of negative numbers
-        below &= np.iinfo(bits.dtype).max
-        bits ^= below
-        codes: np.ndarray = bits.astype(np.int64, copy=False)
-    else:
-        codes = values.astype(np.int64)
-    if greatest:
-        np.invert(codes, out=codes)
-    return codes
-
-
-def _leading(group: np.ndarray, codes: np.ndarray, wanted: int) -> np.ndarray | slice:
-    """The values that may be among the best of their group, of groups one after another.
-
-    Each of `SPREAD` parts for a wanted value has a best value. The last wanted one of these is a
-    bound of the group.
-    """
-    parts = SPREAD * wanted
-    firsts = np.flatnonzero(np.diff(group, prepend=-1))
-    counts = np.diff(firsts, append=len(group))
-    long = counts > parts
-    if not long.any() or (group[1:] < group[:-1]).any():
-        return slice(None)
-    begins = firsts[long, None] + counts[long, None] * np.arange(parts) // parts
-    # The parts of a group end where the next long group begins, so other groups are left out.
-    ends = (firsts + counts)[long]
-    edges = np.append(begins, ends[:, None], axis=1).reshape(-1)
-    edges = edges[:-1] if edges[-1] == len(codes) else edges
-    best = np.minimum.reduceat(codes, edges)
-    best = np.resize(best, (len(ends), parts + 1))[:, :parts]
-    bounds = np.full(len(firsts), np.iinfo(np.int64).max)
-    bounds[long] = np.partition(best, wanted - 1, axis=1)[:, wanted - 1]
-    return codes <= np.repeat(bounds, counts)
-
-
-def _order(group: np.ndarray, codes: np.ndarray, arguments: np.ndarray) -> np.ndarray:
-    """The positions in the order of groups, codes and arguments."""
-    if not len(group):
-        return group
-    low, high = int(codes.min()), int(codes.max())
-    span = high - low + 1
-    if span * (int(group.max()) + 1) >= 2**62:
-        return np.lexsort((arguments, codes, group))
-    places = group * span + (codes - low)
-    follows = arguments[1:] >= arguments[:-1]
-    if (follows | (group[1:] > group[:-1])).all():
-        return np.argsort(places, kind="stable")
-    return np.lexsort((arguments, places))
 
 
 def _value(n: int) -> str:

@@ -70,7 +70,7 @@ the time of a streamed exchange would be part of the reader's time."""
 
 
 def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -> Machine:
-    """Measures this process or the ranks as a machine, in two to six seconds.
+    """Measures this process or the ranks as a machine, in some seconds.
 
     All rates are measured in rounds until a round changes none of them, so that a process that
     runs beside some of the measurements does not slow their rates down. Rates are rounded to three
@@ -238,8 +238,10 @@ class _Measures:
                 RankProgram,
             )  # imports the transport to the ranks
 
+            kept = self._inputs
+
             def keep(name: str, _: Arrays, loaded: Fields) -> None:
-                inputs[name] = self._inputs[name, schemas[name]] = loaded
+                inputs[name] = kept[name, schemas[name]] = loaded
 
             program = RankProgram(self._cluster, placed, jit, keep)
 
@@ -263,10 +265,10 @@ class _Measures:
             seconds = run()
             best = seconds if best is None else np.minimum(best, seconds)
             is_first = False
-            self._tick(self._done / (MEASUREMENTS * ROUNDS[1]))
+            self._tick(min(self._done / (MEASUREMENTS * ROUNDS[0]), 0.99))
         self._fastest[node] = best
         self._done += 1
-        self._tick(self._done / (MEASUREMENTS * ROUNDS[1]))
+        self._tick(min(self._done / (MEASUREMENTS * ROUNDS[0]), 0.99))
         return best
 
 

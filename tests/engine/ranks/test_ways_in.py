@@ -1,5 +1,6 @@
 """Every way to ranks: the console starts them, mpiexec does, a script is one of them."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 import einsql
 from einsql.engine.ranks import job
+from einsql.engine.ranks.program import RankFields
 from einsql.session.statements import calibrate
 from tests.engine.ranks.processes import descendants
 from tests.support.terminal import Terminal
@@ -137,7 +139,13 @@ def test_ranks_are_calibrated_together(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, less in (("BUDGET", 0.0), ("LARGE", 512), ("MATRIX", 128)):
         monkeypatch.setattr(calibrate, name, less)  # what ranks reach does not matter
     with einsql.connect(config={"mpi": 2}) as con:
-        rates = {name: value for name, value, _ in con.execute("CALIBRATE").fetchall()}
+        gc.collect()
+        gc.disable()
+        try:
+            rates = {name: value for name, value, _ in con.execute("CALIBRATE").fetchall()}
+            assert not any(isinstance(o, RankFields) for o in gc.get_objects())
+        finally:
+            gc.enable()
         assert min(rates.values()) > 0
         assert con.settings.machine.latency == rates["latency"]
 
