@@ -27,6 +27,7 @@ from einsql.planner.plan_cache import Template
 from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.planner.stored_macros import refuse_variables
 from einsql.planner.target import ExecutionTarget
+from einsql.planner.templates import NeedsNumbersError
 from einsql.sql.parameters.bound_parameters import BoundParameters
 from einsql.sql.parameters.host_expr import NeedsValuesError
 from einsql.sql.parameters.runtime_inputs import ParameterUse
@@ -47,6 +48,13 @@ else:  # imported for queries over tiles only
     free_tiling = LazyModule("einsql.sql.tiles.free_tiling")
 
 T = TypeVar("T")
+
+UNAWARE: tuple[type[Exception], ...] = (NeedsNumbersError, NeedsValuesError, NotImplementedError)
+UNAWARE += (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions of code that does not know unknowns.
+
+Others come from the caller: a callback of `progress` or a signal handler may raise any exception.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +145,7 @@ def bind_again(ctx: Context, tree: exp.Expr) -> Bound:
         try:
             bound = bind_query(ctx, tree, unknowns=True)
             return replace(bound, over_numbers=partial(bind_query, ctx, tree))
-        except Error:
-            raise
-        except Exception:  # a part of the binder that does not know unknowns
+        except UNAWARE:  # a part of the binder that does not know unknowns
             del ctx.notices[noticed:]
     return bind_query(ctx, tree)
 
@@ -219,9 +225,7 @@ def plan_query(ctx: Context, bound: Bound) -> QueryPlan:
     if isinstance(bound.relation, Relation):
         try:
             return plan_relation(ctx, bound.relation, bound.binder)
-        except Error:
-            raise
-        except Exception:  # a part of the optimizer that does not know unknowns
+        except UNAWARE:  # a part of the optimizer that does not know unknowns
             if bound.over_numbers is None:
                 raise
             ctx.plans.planned -= 1

@@ -55,6 +55,15 @@ QUERIES: list[tuple[str, list[int]]] = [
         "FROM r) WHERE j <= 1 ORDER BY i, j",
         "SELECT i, k, val FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY i ORDER BY val, j) AS k "
         "FROM r) WHERE k <= 1 ORDER BY i",
+        # keys within lists and structs are no aliases of their names
+        "SELECT i - 1 AS i, [i - 1, 2]::VARCHAR AS l FROM r GROUP BY i - 1",
+        "SELECT (i - 1) AS i, val AS v, [(i - 1), (i - 1) + 1]::VARCHAR AS l FROM r "
+        "GROUP BY (i - 1), val HAVING COUNT(*) < 3",
+        "SELECT i - 1 AS i, {'i': i - 1, 'n': [COUNT(*), SUM(val)]}::VARCHAR AS o FROM r "
+        "GROUP BY i - 1",
+        "SELECT [i % 2, SUM(val)][1] + 1 AS a, i % 2 AS i, MAP {i % 2: 3}::VARCHAR AS m FROM r "
+        "GROUP BY i % 2 ORDER BY [i % 2, 1]",
+        "SELECT SUM(val) AS i, [r.i, i]::VARCHAR AS l FROM r GROUP BY r.i",
         # parameters of lambdas are no columns
         "SELECT i, list_transform([1, 2], lambda i: i + 1) AS l FROM r GROUP BY i",
         "SELECT i, list_reduce([1, 2], lambda a, i: a + i) AS l FROM r GROUP BY i",

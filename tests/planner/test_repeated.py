@@ -85,6 +85,21 @@ def test_an_interrupted_run_is_run_again(con: einsql.Connection, step: int) -> N
     assert np.array_equal(con.execute(STEPS, [2.0]).fetch_numpy(), expected)
 
 
+def test_an_exception_of_the_caller_ends_the_binding(con: einsql.Connection) -> None:
+    """The bounds of groups are computed from data while the query is bound."""
+    con.register("y", np.arange(6) * 10**9, dims=("i",))
+    told: list[float] = []
+
+    def stop_once(fraction: float) -> None:
+        told.append(fraction)
+        if len(told) == 1:
+            raise TimeoutError("as of a signal handler")
+
+    con.progress = stop_once
+    with pytest.raises(TimeoutError, match="signal handler"):
+        con.execute("SELECT val % 5000000007 AS g, COUNT(*) AS n FROM y GROUP BY g")
+
+
 def test_a_failed_run_leaves_numpy_as_it_was(con: einsql.Connection) -> None:
     con.register("n", np.arange(4), dims=("i",))
     before = np.geterr()

@@ -55,6 +55,15 @@ def _is_starred(node: exp.Expr) -> bool:
     return isinstance(node.this if isinstance(node, exp.Column) else node, exp.Star)
 
 
+def _is_item_of_order(name: exp.Expr) -> bool:
+    """Whether a name is a complete item of the ORDER BY of a SELECT."""
+    item = name.parent
+    while isinstance(item, exp.Paren):
+        item = item.parent
+    order = item.parent if isinstance(item, exp.Ordered) else None
+    return order is not None and isinstance(order.parent, exp.Select)
+
+
 @dataclass
 class Groups:
     """Makes FROM, WHERE and GROUP BY of a SELECT a fragment; DuckDB runs the rest over its rows.
@@ -233,8 +242,12 @@ class Groups:
         except ParseError:
             return False
         aliases = {e.alias.lower() for e in tree.expressions if isinstance(e, exp.Alias)}
+        grouped = {c.name.lower() for key, _, _ in self.keys for c in key.find_all(exp.Column)}
         for column in tree.find_all(exp.Column):
-            known = column.table == name if column.table else column.name.lower() in aliases
+            own = column.name.lower()
+            known = column.table == name if column.table else own in aliases
+            # A column precedes an alias of its name, except as an item of ORDER BY.
+            known &= bool(column.table) or own not in grouped or _is_item_of_order(column)
             if not known and not isinstance(column.parent, exp.Lambda):
                 return False
         aggregates = splitter.parts.aggregates()

@@ -39,14 +39,13 @@ class SelectText:
     tree: exp.Select
 
     def items(self, first: int, last: int) -> Iterator[Range]:
-        """Splits tokens at commas outside parentheses."""
+        """Splits tokens at commas outside parentheses, lists and structs."""
         structure = self.splitter.structure
-        start = first
+        start, depth = first, 0
         for at in structure.outer(first, last):
-            if structure.word(at) in (",", "[", "{"):
-                if structure.word(at) != ",":  # excludes commas in lists and structs
-                    yield Range(first, first)
-                    return
+            word = structure.word(at)
+            depth += (word in ("[", "{")) - (word in ("]", "}"))
+            if word == "," and not depth:
                 yield Range(start, at)
                 start = at + 1
         yield Range(start, last)
