@@ -275,8 +275,9 @@ class Pair:
         import einsql
 
         if isinstance(theirs, str):
-            # An expression of ORDER BY may name a result that is a column of two tables, too.
-            may_raise = query.may_raise or "Ambiguous reference" in theirs
+            # An expression of ORDER BY may name a result that is a column of tables, too.
+            names_column = ("Ambiguous reference", "must appear in the GROUP BY clause")
+            may_raise = query.may_raise or any(reason in theirs for reason in names_column)
             return Outcome("refused" if may_raise else "invalid", f"DuckDB: {theirs}")
         if isinstance(e, einsql.OperationalError) and "memory" in str(e):
             return Outcome("unsupported", outside="A domain larger than memory")
