@@ -64,6 +64,22 @@ QUERIES: list[tuple[str, list[int]]] = [
         "SELECT [i % 2, SUM(val)][1] + 1 AS a, i % 2 AS i, MAP {i % 2: 3}::VARCHAR AS m FROM r "
         "GROUP BY i % 2 ORDER BY [i % 2, 1]",
         "SELECT SUM(val) AS i, [r.i, i]::VARCHAR AS l FROM r GROUP BY r.i",
+        # a table qualifies a key only if it is one of FROM
+        "SELECT t.k AS i, (SELECT [i, t.k, SUM(val)] FROM r GROUP BY i ORDER BY i LIMIT 1) AS l "
+        "FROM t WHERE t.k < 3",
+        "SELECT x.i, (SELECT x.i * 100 + SUM(val) FROM r GROUP BY i ORDER BY i LIMIT 1) AS s "
+        "FROM v x",
+        "SELECT x.i, y.z FROM v x, LATERAL (SELECT i, x.i || ':' || SUM(val) AS z FROM r "
+        "GROUP BY i) y",
+        "SELECT x.i FROM v x WHERE EXISTS (SELECT 'k' || SUM(val) FROM r GROUP BY i HAVING x.i=2)",
+        "SELECT x.i, (SELECT SUM(val) FROM r GROUP BY i ORDER BY abs(i - x.i), i LIMIT 1) AS s "
+        "FROM v x",
+        "SELECT e.i, 'k' || SUM(val) || e.i AS s FROM r e GROUP BY i",
+        # fields of parameters are no columns, an alias may be an item
+        "SELECT i, list_transform([{'i': 10}], lambda x: x.i) AS l, SUM(val) FROM r GROUP BY i",
+        "SELECT i, [x.i FOR x IN [{'i': 10}]] AS l, 'k' || SUM(val) AS s FROM r GROUP BY i",
+        "SELECT i, list_transform([{'i': 10}], lambda r: r.i) AS l, SUM(val) FROM r GROUP BY i",
+        "SELECT -i AS z, z, [SUM(val)] AS l FROM r GROUP BY -i",
         # parameters of lambdas are no columns
         "SELECT i, list_transform([1, 2], lambda i: i + 1) AS l FROM r GROUP BY i",
         "SELECT i, list_reduce([1, 2], lambda a, i: a + i) AS l FROM r GROUP BY i",

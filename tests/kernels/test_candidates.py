@@ -74,3 +74,12 @@ def test_best_stored_elements_with_equal_values_and_nan() -> None:
             places = np.flatnonzero((rows == i) & (columns != 5))
             places = places[np.lexsort((columns[places], order[places]))][:3]
             assert chosen == columns[places].tolist(), (name, i)
+
+
+def test_equal_values_of_groups_that_alternate() -> None:
+    con = einsql.connect()
+    con.register("t", pa.table({"j": [0, 1, 1], "k": [34, 2, 10], "val": [1.0, 1.0, 1.0]}))
+    for storage in ("SPARSE", "DENSE"):
+        con.execute(f"CREATE TENSOR s{storage} STORAGE {storage} AS SELECT j, k, val FROM t")
+        sql = f"SELECT k % 3 AS g, ARG_MIN(k, val, 2) AS l FROM s{storage} GROUP BY g ORDER BY g"
+        assert con.execute(sql).fetchall() == [(1, [10, 34]), (2, [2])]

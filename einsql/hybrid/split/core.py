@@ -212,20 +212,26 @@ class Core(SelectText):
         dependent: Sequence[Range],
         ranges: Sequence[Range],
     ) -> bool:
-        """True if a parameter of a lambda has the name of a column that would be replaced."""
+        """True if a parameter of a lambda or of a list comprehension may be taken for a column.
+
+        It has the name of a column that would be replaced, or its fields are read.
+        """
         structure = self.splitter.structure
-        text, hidden = [t.text.lower() for t in structure.tokens], set[str]()
-        for part in ranges:
-            for at in range(part.first, part.last):
-                first, last = at + 1, at
-                if structure.word(at) == "LAMBDA":  # lambda x, y: …
-                    while last + 1 < part.last and text[last + 1] != ":":
-                        last += 1
-                elif text[at] == "->":  # x -> …, (x, y) -> …
-                    first = next((a for a, b in structure.closes.items() if b == at - 1), at - 1)
-                hidden.update(text[first : last + 1])
+        tokens, text = structure.tokens, [t.text.lower() for t in structure.tokens]
+        hidden = set[str]()
+        places = [at for part in ranges for at in range(part.first, part.last)]
+        for at in places:
+            first, last = at + 1, at
+            if structure.word(at) in ("LAMBDA", "FOR"):  # lambda x, y: …, [… FOR x IN …]
+                while text[last + 1] == "," or tokens[last + 1].token_type in _NAMES:
+                    last += 1
+            elif text[at] == "->":  # x -> …, (x, y) -> …
+                first = next((a for a, b in structure.closes.items() if b == at - 1), at - 1)
+            hidden.update(text[first : last + 1])
         columns = {c.name.lower() for node, _, _ in keys for c in node.find_all(exp.Column)}
-        return not hidden.isdisjoint(columns | {text[part.last - 1] for part in dependent})
+        return not hidden.isdisjoint(columns | {text[part.last - 1] for part in dependent}) or any(
+            text[at] in hidden and structure.word(at + 1) == "." for at in places
+        )
 
     def _keys(self) -> list[tuple[exp.Expr, Range, int | None]] | None:
         """Returns each key of GROUP BY, its tokens, and the index of its SELECT item, if any."""

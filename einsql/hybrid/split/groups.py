@@ -55,6 +55,12 @@ def _is_starred(node: exp.Expr) -> bool:
     return isinstance(node.this if isinstance(node, exp.Column) else node, exp.Star)
 
 
+def _sources(select: exp.Expr) -> frozenset[str]:
+    """The lower-case names of the tables and subqueries of FROM, which qualify columns."""
+    clauses = [select.args.get("from_"), *(select.args.get("joins") or ())]
+    return frozenset(c.this.alias_or_name.lower() for c in clauses if c is not None)
+
+
 def _is_item_of_order(name: exp.Expr) -> bool:
     """Whether a name is a complete item of the ORDER BY of a SELECT."""
     item = name.parent
@@ -138,8 +144,10 @@ class Groups:
                 shown_as = node.alias if isinstance(node, exp.Alias) else column_name(node)
                 edits.append((a, b, f"{name}.{column_of(key_of_item[n])} AS {in_quotes(shown_as)}"))
                 continue
-            edits += self._matches(part, name, frozenset())
-            if not isinstance(node, exp.Alias):
+            matches = self._matches(part, name, frozenset())
+            edits += matches
+            is_alias = isinstance(node, exp.Column) and not matches  # of an item before it
+            if not isinstance(node, exp.Alias) and not is_alias:
                 edits.append((b, b, f" AS {in_quotes(column_name(node))}"))
         for clause in self.ranges[1:]:
             is_order = clause in core.modifiers.values()
@@ -162,6 +170,7 @@ class Groups:
         taken = [n for c in self.calls for n in range(c.first, c.last)]
         keys = [(k, p) for k, (_, p, n) in enumerate(self.keys) if n is None]
         outer = {*structure.outer(part.first, part.last)}
+        sources = _sources(self.core.tree)
         at = part.first
         while at < part.last:
             best: tuple[int, int] | None = None
@@ -182,6 +191,7 @@ class Groups:
                     same, size = tokens[at].text.lower() == tail, 1
                 elif not same and is_column and size == 1 and structure.word(at + 1) == ".":
                     same = at + 2 < part.last and tokens[at + 2].text.lower() == tail
+                    same &= tokens[at].text.lower() in sources and structure.word(at - 1) != "."
                     size = 3
                 if same and (best is None or size > best[1]):
                     best = k, size

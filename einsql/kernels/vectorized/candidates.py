@@ -208,6 +208,6 @@ def order_of(group: np.ndarray, codes: np.ndarray, arguments: np.ndarray) -> np.
         return np.lexsort((arguments, codes, group))
     places = group * span + (codes - low)
     follows = arguments[1:] >= arguments[:-1]
-    if (follows | (group[1:] > group[:-1])).all():
+    if np.where(group[1:] == group[:-1], follows, group[1:] > group[:-1]).all():
         return np.argsort(places, kind="stable")
     return np.lexsort((arguments, places))
