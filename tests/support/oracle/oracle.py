@@ -279,7 +279,8 @@ class Pair:
             names_column = ("Ambiguous reference", "must appear in the GROUP BY clause")
             may_raise = query.may_raise or any(reason in theirs for reason in names_column)
             return Outcome("refused" if may_raise else "invalid", f"DuckDB: {theirs}")
-        if isinstance(e, einsql.OperationalError) and "memory" in str(e):
+        is_large = "memory" in str(e) or "combinations of keys" in str(e)
+        if isinstance(e, einsql.OperationalError) and is_large:
             return Outcome("unsupported", outside="A domain larger than memory")
         if isinstance(e, einsql.NotSupportedError):
             return Outcome("unsupported", outside=e.reason)
