@@ -337,9 +337,14 @@ def sort_rows(starts: np.ndarray, columns: np.ndarray, values: np.ndarray, exten
         values: The values.
         extent: The number of columns.
     """
-    from scipy.sparse._sparsetools import csr_sort_indices, csr_tocsc
-
     rows, stored = len(starts) - 1, int(starts[-1])
+    try:
+        from scipy.sparse._sparsetools import csr_sort_indices, csr_tocsc
+    except ImportError:  # they are not public
+        numbers = np.repeat(np.arange(rows), np.diff(starts))
+        order = np.lexsort((columns[:stored], numbers))
+        columns[:stored], values[:stored] = columns[order], values[order]
+        return
     if stored < TRANSPOSED * extent:
         csr_sort_indices(rows, starts, columns, values)
         return
