@@ -96,7 +96,7 @@ class Ahead:
         """Takes the answers to the oldest runs, in order.
 
         Args:
-            interrupted: Raises an exception after Ctrl-C.
+            interrupted: Calls the handlers of received signals, which may raise.
             all_runs: Whether to wait for all runs, not only for the oldest.
             at_once: Whether to take only answers that have arrived.
 

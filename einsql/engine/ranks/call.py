@@ -65,7 +65,7 @@ class Call:
     Attributes:
         number: The command's number.
         last: The number of the last command that a cancellation of this one cancels.
-        interrupted: Raises an exception after Ctrl-C.
+        interrupted: Calls the handlers of received signals, which may raise.
         stopped: The exception that cancelled the call, or None.
         complete: Whether all ranks have answered, so that the connections are free for a new call.
     """
@@ -87,7 +87,7 @@ class Call:
             number: The command's number.
             commands: The command of each rank.
             tick: Callback with the completed fraction, 0 to 1; raises to cancel.
-            interrupted: Raises an exception after Ctrl-C.
+            interrupted: Calls the handlers of received signals, which may raise.
             into: By rank the target arrays of its answer, see `framing.receive`.
             others: Other unanswered calls by number; a message may have their answers, too.
         """
@@ -183,7 +183,7 @@ class Call:
         Raises:
             Error: The command failed; if several ranks failed, the error of the first rank.
             InterruptedError: The command was cancelled.
-            BaseException: An exception of `tick` or of Ctrl-C.
+            BaseException: An exception of `tick` or of a signal handler.
             Gone: A rank has ended.
             Stubborn: Some ranks do not answer.
         """

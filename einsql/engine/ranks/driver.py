@@ -57,7 +57,6 @@ class Cluster:
         Args:
             start: Starts the processes, at first and after all have ended. It calls its argument
                 while it waits; the argument raises to stop.
-                while it waits, which raises to stop.
 
         Raises:
             OperationalError: MPI is missing, or the ranks do not start.
@@ -363,8 +362,8 @@ class Cluster:
 
                 self._job = self._start(check)
                 self._end = weakref.finalize(self, _leave, self._job)
-            self._unsent = [([], []) for _ in self._job.ranks]
-            self._form(len(self._job.ranks))
+                self._unsent = [([], []) for _ in self._job.ranks]
+                self._form(len(self._job.ranks))
         return self._job
 
     def _form(self, ranks: int) -> None:
@@ -383,6 +382,11 @@ class Cluster:
 
     def _lost(self, job: Processes) -> OperationalError:
         """Handles the end of a rank: continues with the others if MPI can, else ends them."""
+        if not job.ended():
+            self._abandon("the ranks")
+            return OperationalError(
+                "The connection to a rank failed, and all ranks were ended", hint=_AGAIN
+            )
         loss, before = job.loss(), self.ranks
         if job.tolerant and self._regrouped(job, loss.who):
             lost = RanksLost(str(loss), before, self.ranks)

@@ -5,6 +5,7 @@ does it 50 times and prints the seconds it took.
 """
 
 import contextlib
+import errno
 import gc
 import os
 import random
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -324,6 +326,51 @@ def test_ctrl_c_waits_for_the_end_of_a_message(interruptible: None) -> None:
             check()
         check()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("step", ["send", "receive"])
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGTERM])
+def test_a_time_limit_within_a_message_leaves_ranks_that_work(
+    con: einsql.Connection, monkeypatch: pytest.MonkeyPatch, step: str, number: signal.Signals
+) -> None:
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("too late")  # an OSError, as is the end of a connection
+
+    def late(*args: object) -> object:
+        result = whole(*args)
+        if not late_messages:
+            late_messages.append(args)
+            signal.raise_signal(number)
+        return result
+
+    late_messages: list[object] = []
+    expected, whole = product(con), getattr(call, step)
+    before = signal.signal(number, expire)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(call, step, late)
+            with pytest.raises(TimeoutError, match="too late"):
+                product(con)
+        assert signal.getsignal(number) is expire
+    finally:
+        signal.signal(number, before)
+    for _ in range(3):
+        np.testing.assert_array_equal(product(con), expected)
+
+
+def test_a_connection_that_fails_ends_the_ranks(
+    con: einsql.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    expected = product(con)
+    with monkeypatch.context() as patched:
+        patched.setattr(call, "send", fail)
+        with pytest.raises(einsql.OperationalError, match="connection to a rank failed"):
+            product(con)
+    assert ranks_of(os.getpid()) == []
+    np.testing.assert_array_equal(product(con), expected)
 
 
 SESSION = """
