@@ -96,6 +96,25 @@ def test_results_outlive_later_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.tolist() == [6.0] * 4
 
 
+def test_sums_have_the_memory_order_of_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later sum adds in the order of its terms in memory."""
+    extents = {"i": 3, "j": 4, "k": 5}
+    schema = Schema(tuple(Key(x, 0, n) for x, n in extents.items()), (Field("val", DType.DOUBLE),))
+    term = Call("exp", (Value(0, "val", DType.DOUBLE),), DType.DOUBLE)
+    node = EinSum(
+        tuple(Axis(x, 0, n) for x, n in extents.items()),
+        (Operand(Input("x", schema), tuple(extents)),),
+        TRUE,
+        ("k", "i"),
+        (Output("s", (term,), DType.DOUBLE, "sum"),),
+    )
+    arrays: list[Arrays] = [{"val": np.random.default_rng(0).random((3, 4, 5))}]
+    first = compile_vector(node)(arrays, no_tick)["s"]
+    later = written(node, arrays, monkeypatch)(arrays, no_tick)["s"]
+    assert later.strides == first.strides
+    assert later.tobytes() == first.tobytes()
+
+
 def test_signs_of_zero_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.0 and -0.0 are equal, and different constants."""
     zeros = (Call("mul", (X, Const(z, F)), F) for z in (0.0, -0.0))

@@ -364,7 +364,8 @@ class _Writer:
                 text = f"{reduce}({value.name}, {gone!r}, {state})"
             value = self.line(text, shape[:kept], running.carrier, True)
         start = self.literal(np.asarray(identity, running.carrier))
-        text = f"{ufunc}({start.name}, {value.name})"
+        # The closures' memory order: a later sum adds in the order of its terms in memory.
+        text = f"{ufunc}({start.name}, {value.name}, order='C')"
         return self.shown(self.line(text, shape[:kept], running.carrier, True), o.dtype)
 
     def chosen(self, mask: _Var, value: _Var, otherwise: object) -> _Var:

@@ -107,6 +107,10 @@ def changing(
         chance = Choices(random.Random(seed * 1_000_000 + n))
         db = stored(random_database(chance), chance, cluster.ranks)
         pair = Pair(db, settings=settings, cluster=cluster)
+        if pair.broken:
+            found.append(f"the database cannot be made: {pair.broken}\n{db.statements}")
+            pair.close()
+            continue
         for _ in range(min(QUERIES_PER_DATABASE, queries - n * QUERIES_PER_DATABASE)):
             for sql in changes(db, chance):
                 pair.change(sql)
